@@ -1,0 +1,27 @@
+"""Gated recurrent networks whose gates mean something: the public names; every room has its own package."""
+
+from gatedrnn.cells import CELLS
+from gatedrnn.core.errors import ArgumentError, BackendError, CheckpointError, DataError, GatedRNNError
+from gatedrnn.gates import Gates, syntactic_distance
+from gatedrnn.layers import GRU, LSTM, ONLSTM, RNN, CoupledLSTM, G2LSTM, PeepholeLSTM, Recurrent
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CELLS",
+    "GRU",
+    "LSTM",
+    "ONLSTM",
+    "RNN",
+    "ArgumentError",
+    "BackendError",
+    "CheckpointError",
+    "CoupledLSTM",
+    "DataError",
+    "G2LSTM",
+    "GatedRNNError",
+    "Gates",
+    "PeepholeLSTM",
+    "Recurrent",
+    "syntactic_distance",
+]

@@ -1,0 +1,182 @@
+"""What a cell is: gates in row order, states, parameters, and the signature of its step.
+
+Dimensions: B batch, D input, H hidden, R rows of all gates, N units of one gate.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.gates import SQUASHES, Gates
+
+State = tuple[Tensor, ...]
+Trace = dict[str, Tensor]
+
+_PERTURBABLE = ("sigmoid", "cumax", "tail_cumax")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate, or the cell candidate: which rows of the weights it owns and how logits become values.
+
+    Args:
+        name: as in a trace, "forget_gate".
+        rows: logits, rows of weight_ih and weight_hh.
+        squash: a key of `gates.SQUASHES`.
+        units: values kept of the squashed logits; None for all (free split points keep one fewer).
+        memory: whether `Gates(names=None)` perturbs it: every squashed gate but the output gate.
+        hard: straight-through binary values.
+    """
+
+    name: str
+    rows: int
+    squash: str = "sigmoid"
+    units: int | None = None
+    memory: bool = True
+    hard: bool = False
+
+    @property
+    def perturbable(self) -> bool:
+        return self.squash in _PERTURBABLE
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        values = SQUASHES[self.squash](logits, self.hard)
+        return values if self.units is None else values[..., : self.units]
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A parameter besides weights and biases, whose rows belong to gates in order (peephole weights).
+
+    Args:
+        name: prefix in the state dict; `_l0` is appended.
+        gates: names of the gates that own its rows.
+        full: [rows, H] if true, else [rows].
+    """
+
+    name: str
+    gates: tuple[str, ...]
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A cell of one size.
+
+    Args:
+        hidden_size: H.
+        gates: in row order.
+        states: names of the states; the first is the output h.
+        recurrent_gates: how many leading gates receive U h' in `h_gates`; None for all (a GRU that resets before the
+            product computes its last one in the step).
+        extras: further parameters.
+    """
+
+    hidden_size: int
+    gates: tuple[Gate, ...]
+    states: tuple[str, ...]
+    recurrent_gates: int | None = None
+    extras: tuple[Extra, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """R, the rows of weight_ih and weight_hh."""
+        return sum(gate.rows for gate in self.gates)
+
+    @property
+    def recurrent_rows(self) -> int:
+        """Rows of U whose product the driver computes."""
+        return sum(gate.rows for gate in self.gates[: self.recurrent_gates])
+
+    def split(self, logits_BR: Tensor) -> tuple[Tensor, ...]:
+        """Logits of each gate, in row order; as many gates as there are columns."""
+        columns = logits_BR.shape[-1]
+        sizes = [gate.rows for gate in self.gates]
+        while sum(sizes) > columns:
+            sizes.pop()
+        return logits_BR.split(sizes, -1)
+
+    def gate(self, name: str) -> Gate:
+        """The gate called `name`."""
+        for gate in self.gates:
+            if gate.name == name:
+                return gate
+        raise ArgumentError("Spec.gate", "unknown gate", repr(name), f"Known: {', '.join(g.name for g in self.gates)}")
+
+    def squash(self, name: str, logits: Tensor) -> Tensor:
+        """Values of gate `name` [B, N] from its logits [B, rows]."""
+        return self.gate(name)(logits)
+
+    def perturbed(self, gates: Gates) -> tuple[str, ...]:
+        """Names of the gates that `gates` concerns.
+
+        Raises: ArgumentError: a name is no sigmoid or cumax gate of this cell.
+        """
+        able = [gate.name for gate in self.gates if gate.perturbable]
+        if gates.names is None:
+            return tuple(gate.name for gate in self.gates if gate.perturbable and gate.memory)
+        for name in gates.names:
+            if name not in able:
+                known = ", ".join(able) or "none in this cell"
+                raise ArgumentError("Gates.names", "must name gates of the cell", repr(name), f"Known: {known}")
+        return gates.names
+
+    def with_gates(self, gates: Gates) -> "Spec":
+        """This cell with the gates that `gates` makes straight-through marked as hard."""
+        if not gates.straight_through:
+            return self
+        hard = self.perturbed(gates)
+        return replace(self, gates=tuple(replace(gate, hard=gate.name in hard) for gate in self.gates))
+
+    def extra_shape(self, extra: Extra) -> tuple[int, ...]:
+        """Shape of a further parameter."""
+        rows = sum(self.gate(name).rows for name in extra.gates)
+        return (rows, self.hidden_size) if extra.full else (rows,)
+
+
+@dataclass(frozen=True)
+class Params:
+    """The tensors of one layer and direction: weight_ih [R, D], weight_hh [R, H], biases [R] or None, extras by name."""
+
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None = None
+    bias_hh: Tensor | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
+
+
+Step = Callable[[Spec, Params, Tensor, Tensor, State], tuple[State, Trace]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of any size: what the registry holds.
+
+    Args:
+        name: as in the registry and in a run's YAML.
+        title: as in a paper.
+        make_spec: hidden_size and options → Spec; raises ArgumentError on options that do not fit.
+        step: (spec, params, x_gates [B, R], h_gates [B, recurrent rows], state) → (new state, trace). `x_gates` holds
+            W x + b_ih with noise folded in, `h_gates` U h' + b_hh; state tensors are [B, H].
+        options: names and defaults of the options of `make_spec`.
+        gates: the perturbation that belongs to the cell's definition (G²-LSTM's), else none.
+    """
+
+    name: str
+    title: str
+    make_spec: Callable[..., Spec]
+    step: Step
+    options: dict[str, Any] = field(default_factory=dict)
+    gates: Gates = Gates()
+
+
+def repeat_chunks(values_BK: Tensor, hidden_size: int) -> Tensor:
+    """Each of K values repeated for the hidden_size / K consecutive units of its chunk: [B, K] → [B, H]."""
+    chunks = values_BK.shape[-1]
+    if chunks == hidden_size:
+        return values_BK
+    return torch.repeat_interleave(values_BK, hidden_size // chunks, -1, output_size=hidden_size)

@@ -1,0 +1,44 @@
+"""Checks of single values; each returns the value or raises ArgumentError naming owner, rule and value."""
+
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from gatedrnn.core.errors import ArgumentError
+
+
+def positive_int(owner: str, value: object, *, minimum: int = 1) -> int:
+    """Return `value` if it is an integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        rule = "must be a positive integer" if minimum == 1 else f"must be an integer of at least {minimum}"
+        raise ArgumentError(owner, rule, repr(value))
+    return value
+
+
+def positive_number(owner: str, value: object) -> float:
+    """Return `value` if it is a finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+        raise ArgumentError(owner, "must be a finite number above 0", repr(value))
+    return float(value)
+
+
+def probability(owner: str, value: object) -> float:
+    """Return `value` if it lies in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise ArgumentError(owner, "must be a probability between 0 and 1", repr(value))
+    return float(value)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A sentence that names the nearest known name, or all of them when none is near."""
+    known = sorted(names)
+    close = get_close_matches(name, known, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}"
+
+
+def one_of(owner: str, value: object, choices: Iterable[str]) -> str:
+    """Return `value` if it is one of `choices`."""
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        raise ArgumentError(owner, f"must be one of {', '.join(known)}", repr(value))
+    return value

@@ -1,0 +1,39 @@
+"""The package's errors. Each reads `<owner.field>: <rule>; got <values>. <what to do>.`"""
+
+
+class GatedRNNError(Exception):
+    """Base of every error that a user can cause.
+
+    Args:
+        owner: who complains, as `Class.field`, `section.key` or a file path.
+        rule: what must hold.
+        got: the offending value, or None when the rule says it all.
+        advice: what to do about it, a sentence without its full stop.
+    """
+
+    def __init__(self, owner: str, rule: str = "", got: object = None, advice: str = "") -> None:
+        message = owner
+        if rule:
+            message = f"{owner}: {rule}"
+            if got is not None:
+                message += f"; got {got}"
+            message += "."
+            if advice:
+                message += f" {advice}."
+        super().__init__(message)
+
+
+class ArgumentError(GatedRNNError, ValueError):
+    """An argument, a configuration value or a tensor's shape or type breaks a rule."""
+
+
+class DataError(GatedRNNError, ValueError):
+    """A text, a treebank or a vocabulary cannot be used."""
+
+
+class CheckpointError(GatedRNNError, RuntimeError):
+    """A saved model is missing, damaged or does not fit."""
+
+
+class BackendError(GatedRNNError, RuntimeError):
+    """A named backend cannot serve the request."""

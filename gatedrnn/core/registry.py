@@ -1,0 +1,42 @@
+"""A named collection that names the nearest entry when a name is unknown."""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from gatedrnn.core.checks import nearest
+from gatedrnn.core.errors import ArgumentError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Entries by name, in the order of registration.
+
+    Args:
+        kind: what an entry is, for messages ("cell").
+    """
+
+    def __init__(self, kind: str, entries: dict[str, T] | None = None) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = dict(entries or {})
+
+    def register(self, name: str, entry: T) -> T:
+        """Add `entry` under `name`; a name can be taken once."""
+        if name in self._entries:
+            raise ArgumentError(f"{self.kind}", "a name can be registered once", repr(name), "Choose another name")
+        self._entries[name] = entry
+        return entry
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            raise ArgumentError(self.kind, "unknown name", repr(name), nearest(str(name), self._entries).rstrip("."))
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

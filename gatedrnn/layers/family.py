@@ -1,0 +1,264 @@
+"""The family: one final class a cell with torch.nn's signature, and `Recurrent` for any registered cell."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from gatedrnn.cells import CELLS, Cell
+from gatedrnn.core.checks import nearest
+from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.gates import Gates
+from gatedrnn.layers.recurrent import RecurrentBase
+
+Device = torch.device | str | None
+
+
+@final
+class RNN(RecurrentBase):
+    """Vanilla RNN, h = φ(W x + U h' + b); a drop-in for torch.nn.RNN, whose fourth positional is `nonlinearity` too.
+
+    Args: nonlinearity: φ, "tanh", "relu" or "sigmoid". The rest, shapes and errors: `RecurrentBase`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        gates: Gates = Gates(),
+        weight_dropout: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
+        shared = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        perturbed = {"gates": gates, "weight_dropout": weight_dropout, "backend": backend}
+        super().__init__(CELLS["rnn"], *shared, **perturbed, options={"nonlinearity": nonlinearity})
+
+
+@final
+class LSTM(RecurrentBase):
+    """LSTM, c = f∘c' + i∘g, h = o∘tanh(c); a drop-in for torch.nn.LSTM. Arguments, shapes and errors: `RecurrentBase`."""
+
+    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(CELLS["lstm"], input_size, hidden_size, *args, **kwargs)
+
+
+@final
+class PeepholeLSTM(RecurrentBase):
+    """LSTM whose gates also read the cell state: i and f the old one, o the new one.
+
+    Args: peephole: "diagonal" (Gers & Schmidhuber 2000; `weight_ch_l0` [3H], rows i f o) or "full" ([3H, H], textbooks).
+        The rest, shapes and errors: `RecurrentBase`.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, *args: Any, peephole: str = "diagonal", **kwargs: Any
+    ) -> None:
+        super().__init__(CELLS["peephole"], input_size, hidden_size, *args, **kwargs, options={"peephole": peephole})
+
+
+@final
+class CoupledLSTM(RecurrentBase):
+    """LSTM with i = 1 − f (rows f g o). Arguments, shapes and errors: `RecurrentBase`."""
+
+    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(CELLS["coupled"], input_size, hidden_size, *args, **kwargs)
+
+
+@final
+class GRU(RecurrentBase):
+    """GRU; a drop-in for torch.nn.GRU.
+
+    Args: reset_after: True is torch's form, n = tanh(W x + r∘(U h')), h = (1 − z)∘n + z∘h'; False the textbook's,
+        n = tanh(W x + U (r∘h')), h = (1 − z)∘h' + z∘n. The rest, shapes and errors: `RecurrentBase`.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, *args: Any, reset_after: bool = True, **kwargs: Any) -> None:
+        super().__init__(CELLS["gru"], input_size, hidden_size, *args, **kwargs, options={"reset_after": reset_after})
+
+
+@final
+class ONLSTM(RecurrentBase):
+    """ON-LSTM (Shen, Tan, Sordoni & Courville 2019): master gates by cumax order the cell state.
+
+    Low units are short-lived, high units keep long-range information. Rows: i f g o (H each), master_input, master_forget
+    (D_m = H / chunk_size each).
+
+    Args:
+        chunk_size: C, consecutive units that share a master gate; divides hidden_size.
+        split_points: "paper" (the last chunk never leaves its initial state, because cumax ends at 1) or "free"
+            (D_m + 1 split points, the last one beyond every unit).
+        The rest, shapes and errors: `RecurrentBase`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *args: Any,
+        chunk_size: int = 1,
+        split_points: str = "paper",
+        **kwargs: Any,
+    ) -> None:
+        options = {"chunk_size": chunk_size, "split_points": split_points}
+        super().__init__(CELLS["onlstm"], input_size, hidden_size, *args, **kwargs, options=options)
+
+    @classmethod
+    def load_ordered_neurons(
+        cls, state_dict: Mapping[str, Tensor], layer: int, *, dropconnect: float = 0.0
+    ) -> "ONLSTM":
+        """A one-layer ONLSTM with the weights of layer `layer` (from 0) of the authors' published model.
+
+        Args:
+            state_dict: of their `ONLSTMStack`, or of a model that holds one under any prefix (`rnn.cells.0.ih.0.weight`).
+            layer: which cell; sizes and chunk size are read off its shapes.
+            dropconnect: the rate it was trained with; their code evaluates with (1 − rate)·U, which is folded in here.
+
+        Raises: CheckpointError: the layer is missing or its shapes fit no ON-LSTM.
+        """
+        found = {
+            part: _find(state_dict, f"cells.{layer}.{part}", "ONLSTM.load_ordered_neurons")
+            for part in ("ih.0.weight", "ih.0.bias", "hh.weight", "hh.bias")
+        }
+        rows, hidden = found["hh.weight"].shape
+        masters = rows - 4 * hidden
+        if masters <= 0 or masters % 2 or hidden % (masters // 2):
+            got = f"hh.weight {list(found['hh.weight'].shape)}"
+            raise CheckpointError("ONLSTM.load_ordered_neurons", "rows must be 4·H + 2·D_m with D_m dividing H", got)
+        chunks = masters // 2
+        weight = found["ih.0.weight"]
+        module = cls(
+            weight.shape[1], hidden, chunk_size=hidden // chunks, dtype=weight.dtype, device=weight.device
+        )
+        sizes = [chunks, chunks, hidden, hidden, hidden, hidden]
+
+        def reorder(value: Tensor) -> Tensor:
+            i_master, f_master, o, g, i, f = value.split(sizes)
+            return torch.cat([i, f, g, o, i_master, f_master])
+
+        names = {"weight_ih_l0": "ih.0.weight", "bias_ih_l0": "ih.0.bias"}
+        names |= {"weight_hh_l0": "hh.weight", "bias_hh_l0": "hh.bias"}
+        ours = {name: reorder(found[theirs]) for name, theirs in names.items()}
+        ours["weight_hh_l0"] = ours["weight_hh_l0"] * (1.0 - dropconnect)
+        module.load_state_dict(ours)
+        return module
+
+
+@final
+class G2LSTM(RecurrentBase):
+    """G²-LSTM (Li et al. 2018): an LSTM whose input and forget gates are pushed to 0 and 1 by Gumbel noise in training.
+
+    Args:
+        temperature: τ in training. In evaluation `gates.evaluation_temperature`, 1 as in the authors' code.
+        noise_probability: p, the share of gates perturbed at each step of training.
+        gates: `evaluation_temperature` and `straight_through`; its temperature, noise and names are set here.
+        The rest, shapes and errors: `RecurrentBase`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *args: Any,
+        temperature: float = 0.9,
+        noise_probability: float = 0.2,
+        gates: Gates = Gates(),
+        **kwargs: Any,
+    ) -> None:
+        cell = CELLS["g2lstm"]
+        g2 = replace(gates, temperature=temperature, noise_probability=noise_probability, names=cell.gates.names)
+        super().__init__(cell, input_size, hidden_size, *args, **kwargs, gates=g2)
+
+    @classmethod
+    def load_g2(cls, state_dict: Mapping[str, Tensor]) -> "G2LSTM":
+        """A G2LSTM with the weights of the authors' `g2_lstm.LSTM` (one or more layers `cell_0`, `cell_1`, …).
+
+        Their weights are transposed, ordered f i o g, with one bias, which becomes bias_ih (bias_hh is 0).
+
+        Args: state_dict: of their LSTM, or of a model that holds exactly one under any prefix.
+        Raises: CheckpointError: no layer is found or the shapes do not fit.
+        """
+        layers = sorted({int(key.split("cell_")[1].split(".")[0]) for key in state_dict if "cell_" in key})
+        if not layers or layers != list(range(len(layers))):
+            raise CheckpointError("G2LSTM.load_g2", "must hold cell_0.weight_ih and so on", f"layers {layers}")
+        first = _find(state_dict, "cell_0.weight_ih", "G2LSTM.load_g2")
+        if first.shape[1] % 4:
+            raise CheckpointError("G2LSTM.load_g2", "weight_ih must have 4·H columns", list(first.shape))
+        bias = any(key.endswith("cell_0.bias") for key in state_dict)
+        module = cls(
+            first.shape[0], first.shape[1] // 4, len(layers), bias=bias, dtype=first.dtype, device=first.device
+        )
+
+        def reorder(value: Tensor) -> Tensor:
+            f, i, o, g = value.chunk(4)
+            return torch.cat([i, f, g, o])
+
+        ours = {}
+        for layer in layers:
+            for name in ("weight_ih", "weight_hh"):
+                value = _find(state_dict, f"cell_{layer}.{name}", "G2LSTM.load_g2")
+                ours[f"{name}_l{layer}"] = reorder(value.t())
+            if bias:
+                value = reorder(_find(state_dict, f"cell_{layer}.bias", "G2LSTM.load_g2"))
+                ours |= {f"bias_ih_l{layer}": value, f"bias_hh_l{layer}": torch.zeros_like(value)}
+        module.load_state_dict(ours)
+        return module
+
+
+@final
+class Recurrent(RecurrentBase):
+    """Layers of any registered cell, by name: what the models use, and the way to a cell of your own.
+
+    Args:
+        cell: a name in `CELLS`, or a `Cell`.
+        gates: None for the perturbation that belongs to the cell (G²-LSTM's), else yours.
+        options: the cell's own, such as `chunk_size=10`.
+        The rest, shapes and errors: `RecurrentBase`.
+    """
+
+    def __init__(
+        self,
+        cell: str | Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        gates: Gates | None = None,
+        weight_dropout: float = 0.0,
+        backend: str = "auto",
+        **options: Any,
+    ) -> None:
+        found = CELLS[cell] if isinstance(cell, str) else cell
+        for name in options:
+            if name not in found.options:
+                raise ArgumentError(
+                    f"Recurrent.{name}", f"is no option of {found.title}", repr(options[name]), nearest(name, found.options)
+                )
+        shared = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        chosen = found.gates if gates is None else gates
+        perturbed = {"gates": chosen, "weight_dropout": weight_dropout, "backend": backend}
+        super().__init__(found, *shared, **perturbed, options=options)
+
+
+def _find(state_dict: Mapping[str, Tensor], ending: str, owner: str) -> Tensor:
+    keys = [key for key in state_dict if key == ending or key.endswith(f".{ending}")]
+    if len(keys) != 1:
+        got = f"{len(keys)} of them" if keys else f"keys such as {', '.join(sorted(state_dict)[:3]) or 'none'}"
+        raise CheckpointError(owner, f"must hold one key that ends in {ending!r}", got)
+    return state_dict[keys[0]]

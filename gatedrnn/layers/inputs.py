@@ -1,0 +1,158 @@
+"""Reading what torch.nn.LSTM accepts (padded, unbatched, packed, batch first) into one [T, B, D] form, and back.
+
+Dimensions: T time, B batch, D input, L layers × directions, H hidden, N units of a gate.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from gatedrnn.cells import State
+from gatedrnn.core.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """An input in the driver's form, and how to give results the input's own form again.
+
+    Args:
+        x_TBD: input [T, B, D]; of a PackedSequence in its sorted order.
+        lengths_B: int64 [B] or None.
+        layout: "time", "batch", "single" or "packed".
+        packed: the PackedSequence, if it was one.
+        batch_first: layout of the trace.
+    """
+
+    x_TBD: Tensor
+    lengths_B: Tensor | None
+    layout: str
+    packed: PackedSequence | None = None
+    batch_first: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.x_TBD.shape[1]
+
+    def restore(self, output_TBH: Tensor) -> Any:
+        """Output in the input's layout."""
+        if self.layout == "packed":
+            assert self.packed is not None and self.lengths_B is not None
+            data = pack_padded_sequence(output_TBH, self.lengths_B.cpu()).data
+            return PackedSequence(
+                data, self.packed.batch_sizes, self.packed.sorted_indices, self.packed.unsorted_indices
+            )
+        if self.layout == "single":
+            return output_TBH.squeeze(1)
+        return output_TBH.transpose(0, 1) if self.layout == "batch" else output_TBH
+
+    def restore_state(self, state_LBH: Tensor) -> Tensor:
+        """A stacked state in the batch's own order, without B if unbatched."""
+        if self.layout == "single":
+            return state_LBH.squeeze(1)
+        if self.packed is not None and self.packed.unsorted_indices is not None:
+            return state_LBH.index_select(1, self.packed.unsorted_indices)
+        return state_LBH
+
+    def restore_gate(self, gate_TBN: Tensor) -> Tensor:
+        """One gate of the trace, padded, in the batch's own order."""
+        gate_TBN = self.restore_state(gate_TBN)
+        return gate_TBN.transpose(0, 1) if self.batch_first and self.layout != "single" else gate_TBN
+
+
+def read_input(
+    owner: str, input: Any, lengths: Any, input_size: int, batch_first: bool, dtype: torch.dtype
+) -> Batch:
+    """Check `input` and `lengths` and bring them into the driver's form.
+
+    Raises: ArgumentError: wrong type, rank, width or dtype, no step, or lengths that do not fit.
+    """
+    if isinstance(input, PackedSequence):
+        if lengths is not None:
+            raise ArgumentError(f"{owner}.lengths", "must be None for a PackedSequence, which has its own", "lengths")
+        plain = PackedSequence(input.data, input.batch_sizes)
+        x_TBD, own = pad_packed_sequence(plain)
+        _check_tensor(owner, x_TBD, input_size, dtype)
+        return Batch(x_TBD, own.to(x_TBD.device), "packed", input, batch_first)
+    if not isinstance(input, Tensor):
+        raise ArgumentError(f"{owner}.input", "must be a tensor or a PackedSequence", type(input).__name__)
+    if input.dim() not in (2, 3):
+        raise ArgumentError(f"{owner}.input", "must be 2-D [T, D] or 3-D", f"shape {list(input.shape)}")
+    _check_tensor(owner, input, input_size, dtype)
+    if input.dim() == 2:
+        if lengths is not None:
+            raise ArgumentError(f"{owner}.lengths", "must be None for an unbatched 2-D input", "lengths")
+        batch = Batch(input.unsqueeze(1), None, "single")
+    elif batch_first:
+        batch = Batch(input.transpose(0, 1), None, "batch", batch_first=True)
+    else:
+        batch = Batch(input, None, "time")
+    if batch.x_TBD.shape[0] == 0:
+        raise ArgumentError(f"{owner}.input", "must have at least one time step", f"shape {list(input.shape)}")
+    if lengths is None:
+        return batch
+    lengths_B = _read_lengths(owner, lengths, batch.x_TBD)
+    steps = torch.arange(len(batch.x_TBD), device=lengths_B.device)[:, None, None]
+    x_TBD = batch.x_TBD.masked_fill(steps >= lengths_B[None, :, None], 0)
+    return Batch(x_TBD, lengths_B, batch.layout, batch_first=batch_first)
+
+
+def read_state(
+    owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, int, int], batch: Batch
+) -> list[State]:
+    """Initial states by layer and direction, each a tuple of [B, H], in the driver's batch order.
+
+    Raises: ArgumentError: wrong number of states, shape or dtype.
+    """
+    like = batch.x_TBD
+    if hx is None:
+        dtype = torch.get_autocast_dtype(like.device.type) if _autocast(like) else like.dtype
+        dtype = torch.float32 if _autocast(like) and dtype in (torch.bfloat16, torch.float16) else like.dtype
+        zero = torch.zeros(shape[1:], device=like.device, dtype=dtype)
+        return [tuple(zero for _ in names)] * shape[0]
+    states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    expected = "a tensor h_0" if len(names) == 1 else f"a tuple ({', '.join(f'{n}_0' for n in names)})"
+    if len(states) != len(names) or (len(names) > 1 and isinstance(hx, Tensor)):
+        raise ArgumentError(f"{owner}.hx", f"must be {expected}", f"{len(states)} state(s)")
+    read = []
+    for name, state in zip(names, states, strict=True):
+        if not isinstance(state, Tensor):
+            raise ArgumentError(f"{owner}.hx", f"must be {expected}", type(state).__name__)
+        wanted = [shape[0], shape[2]] if batch.layout == "single" else list(shape)
+        if list(state.shape) != wanted:
+            raise ArgumentError(f"{owner}.hx", f"{name}_0 must have shape {wanted}", list(state.shape))
+        if state.dtype != like.dtype and not _autocast(like):
+            raise ArgumentError(f"{owner}.hx", f"{name}_0 must have the input's type {like.dtype}", state.dtype)
+        state = state.unsqueeze(1) if batch.layout == "single" else state
+        if batch.packed is not None and batch.packed.sorted_indices is not None:
+            state = state.index_select(1, batch.packed.sorted_indices)
+        read.append(state.unbind(0))
+    return list(zip(*read, strict=True))
+
+
+def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype) -> None:
+    if input.shape[-1] != input_size:
+        raise ArgumentError(
+            f"{owner}.input", f"last dimension must be input_size={input_size}", f"shape {list(input.shape)}"
+        )
+    if input.dtype != dtype and not (_autocast(input) and input.dtype.is_floating_point):
+        advice = f"Convert one: input.to({dtype}) or layer.to({input.dtype})"
+        raise ArgumentError(f"{owner}.input", f"must have the weights' type {dtype}", input.dtype, advice)
+
+
+def _autocast(like: Tensor) -> bool:
+    return torch.is_autocast_enabled(like.device.type)
+
+
+def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
+    lengths_B = torch.as_tensor(lengths, device=x_TBD.device)
+    if lengths_B.is_floating_point() or lengths_B.dtype == torch.bool or list(lengths_B.shape) != [x_TBD.shape[1]]:
+        got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)}"
+        raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers, one a row", got)
+    if not torch.compiler.is_compiling() and lengths_B.numel():
+        low, high = int(lengths_B.min()), int(lengths_B.max())
+        if low < 1 or high > len(x_TBD):
+            raise ArgumentError(f"{owner}.lengths", f"must lie in 1…{len(x_TBD)}", f"{low}…{high}")
+    return lengths_B.long()

@@ -1,0 +1,211 @@
+"""The abstract recurrent layer: torch.nn.LSTM's arguments, inputs, outputs and state-dict names around any cell.
+
+Dimensions: T time, B batch, D input, H hidden, R rows of all gates, N units of one gate.
+"""
+
+import math
+from abc import ABC
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
+
+from gatedrnn.cells import Cell, Params, State, Trace
+from gatedrnn.core.checks import one_of, positive_int, probability
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.gates import Gates
+from gatedrnn.layers.inputs import Batch, read_input, read_state
+from gatedrnn.sequence import Request, backend_for, choices, draw_noise, fold
+from gatedrnn.sequence.perturb import fold_noise
+
+
+class RecurrentBase(nn.Module, ABC):
+    """Layers of one cell, with torch.nn.LSTM's habits. Abstract: use `ONLSTM`, `LSTM`, … or `Recurrent(cell, …)`.
+
+    Args:
+        cell: the cell.
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as torch.nn.LSTM.
+        gates: temperature and noise; see `Gates`.
+        weight_dropout: probability that an element of U is dropped, one mask a forward, in training; the parameters, the
+            state dict and the optimiser never see the mask.
+        backend: "auto" or a backend's name.
+        options: the cell's own, such as `chunk_size`.
+
+    Raises: ArgumentError: a size, a probability or an option is out of range.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        gates: Gates = Gates(),
+        weight_dropout: float = 0.0,
+        backend: str = "auto",
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        owner = type(self).__name__
+        self.input_size = positive_int(f"{owner}.input_size", input_size)
+        self.hidden_size = positive_int(f"{owner}.hidden_size", hidden_size)
+        self.num_layers = positive_int(f"{owner}.num_layers", num_layers)
+        self.bias = bool(bias)
+        self.batch_first = bool(batch_first)
+        self.dropout = probability(f"{owner}.dropout", dropout)
+        self.bidirectional = bool(bidirectional)
+        self.weight_dropout = probability(f"{owner}.weight_dropout", weight_dropout)
+        self.backend = one_of(f"{owner}.backend", backend, choices())
+        if not isinstance(gates, Gates):
+            raise ArgumentError(f"{owner}.gates", "must be a Gates", repr(gates), "Write gates=Gates(temperature=0.9)")
+        self.gates = gates
+        self.cell = cell
+        self.options = {**cell.options, **(options or {})}
+        self.spec = cell.make_spec(hidden_size, **self.options).with_gates(gates)
+        self.spec.perturbed(gates)
+        for layer, suffix in self._places():
+            width = input_size if layer == 0 else hidden_size * self._directions
+            for name, shape in self._shapes(width).items():
+                parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+                self.register_parameter(f"{name}_l{layer}{suffix}", parameter)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter from U(−1/√H, 1/√H), in torch's order: the same seed gives torch.nn.LSTM's weights."""
+        bound = 1.0 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do; here because code written for torch.nn.LSTM calls it."""
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """Parameters by layer and direction, as in torch.nn.LSTM."""
+        return [
+            [getattr(self, f"{name}_l{layer}{suffix}") for name in self._shapes(1)] for layer, suffix in self._places()
+        ]
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Any = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        return_gates: bool = False,
+        noise: list[Tensor | None] | None = None,
+    ) -> Any:
+        """Run the layers over a batch of sequences.
+
+        Args:
+            input: [T, B, D], [B, T, D] if `batch_first`, [T, D] unbatched, or a PackedSequence.
+            hx: initial states, each [layers·directions, B, H] (no B if unbatched): one tensor for cells whose only state
+                is h, else a tuple (h_0, c_0); None for zeros.
+            lengths: steps that count in each row, [B], in 1…T, any order; output and gates are 0 beyond them.
+            return_gates: also return the trace.
+            noise: gate noise by layer and direction, as `sample_noise` draws it; None to draw it here in training.
+
+        Returns: (output, states[, trace]). output [T, B, directions·H] (or as the input's layout); states as `hx`; trace: a
+            list by layer and direction of {gate name: [T, B, N]}, batch second unless `batch_first`, in the batch's own order.
+        Raises: ArgumentError: a shape, type, length or number of states does not fit.
+        """
+        owner = type(self).__name__
+        batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._dtype())
+        states = read_state(owner, hx, self.spec.states, self._state_shape(batch), batch)
+        if noise is not None and len(noise) != len(self._places()):
+            raise ArgumentError(f"{owner}.noise", f"must have {len(self._places())} entries", len(noise))
+        x_TBD, finals, traces = batch.x_TBD, [], []
+        for layer in range(self.num_layers):
+            if layer:
+                x_TBD = F.dropout(x_TBD, self.dropout, self.training)
+            outputs = []
+            for place in range(layer * self._directions, (layer + 1) * self._directions):
+                given = None if noise is None else noise[place]
+                output, final, trace = self._run(place, x_TBD, states, batch.lengths_B, return_gates, given, noise is None)
+                outputs.append(output)
+                finals.append(final)
+                traces.append(trace)
+            x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        stacked = tuple(batch.restore_state(torch.stack(layers)) for layers in zip(*finals, strict=True))
+        result = batch.restore(x_TBD), stacked if len(stacked) > 1 else stacked[0]
+        if not return_gates:
+            return result
+        return *result, [{name: batch.restore_gate(gate) for name, gate in trace.items()} for trace in traces]
+
+    def sample_noise(self, steps: int, batch: int, generator: torch.Generator | None = None) -> list[Tensor | None]:
+        """Gate noise for `forward(noise=…)`: a list by layer and direction of [T, B, R], None without noise."""
+        like = self.weight_hh_l0
+        return [
+            draw_noise(self.spec, self.gates, steps, batch, generator=generator, device=like.device, dtype=like.dtype)
+            for _ in self._places()
+        ]
+
+    def request(self, place: int, x_TBD: Tensor, state: State, **fields: Any) -> Request:
+        """The request for one layer and direction (`place` counts both), temperature folded and weight dropout drawn."""
+        layer, suffix = self._places()[place]
+        weights = {name: getattr(self, f"{name}_l{layer}{suffix}") for name in self._shapes(1)}
+        weights["weight_hh"] = F.dropout(weights["weight_hh"], self.weight_dropout, self.training)
+        extras = {extra.name: weights.pop(extra.name) for extra in self.spec.extras}
+        params = fold(Params(**weights, extras=extras), self.spec, self.gates, self.training)
+        return Request(self.cell, self.spec, params, x_TBD, state, reverse=bool(suffix), **fields)
+
+    def _run(
+        self,
+        place: int,
+        x_TBD: Tensor,
+        states: list[State],
+        lengths_B: Tensor | None,
+        return_gates: bool,
+        noise: Tensor | None,
+        draw: bool,
+    ) -> tuple[Tensor, State, Trace]:
+        if draw and self.training:
+            steps, size = x_TBD.shape[:2]
+            dtype = self.weight_hh_l0.dtype
+            noise = draw_noise(self.spec, self.gates, steps, size, device=x_TBD.device, dtype=dtype)
+        folded = fold_noise(noise, self.gates, self.training)
+        request = self.request(
+            place, x_TBD, states[place], noise_TBR=folded, lengths_B=lengths_B, return_gates=return_gates
+        )
+        result = backend_for(request, self.backend).run(request)
+        return result.output_TBH, result.state, result.trace or {}
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _places(self) -> list[tuple[int, str]]:
+        suffixes = ("", "_reverse")[: self._directions]
+        return [(layer, suffix) for layer in range(self.num_layers) for suffix in suffixes]
+
+    def _shapes(self, width: int) -> dict[str, tuple[int, ...]]:
+        rows = self.spec.rows
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, width), "weight_hh": (rows, self.hidden_size)}
+        if self.bias:
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        return shapes | {extra.name: self.spec.extra_shape(extra) for extra in self.spec.extras}
+
+    def _state_shape(self, batch: Batch) -> tuple[int, int, int]:
+        return (self.num_layers * self._directions, batch.size, self.hidden_size)
+
+    def _dtype(self) -> torch.dtype:
+        return self.weight_hh_l0.dtype
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        defaults |= {"weight_dropout": 0.0, "backend": "auto"}
+        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
+        parts += [f"{name}={value!r}" for name, value in self.options.items() if value != self.cell.options.get(name)]
+        if self.gates != Gates():
+            parts.append(f"gates={self.gates}")
+        return ", ".join(parts)

@@ -1,0 +1,53 @@
+"""The reference loop: hoisted input product, one step at a time, ragged lengths, either direction.
+
+Dimensions: T time, B batch, D input, H hidden, R rows of all gates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gatedrnn.cells import State, Trace
+
+if TYPE_CHECKING:
+    from gatedrnn.sequence.dispatch import Request
+
+
+def run(request: Request) -> tuple[Tensor, State, Trace | None]:
+    """Run one layer and direction; see `Request` and `Result` for shapes.
+
+    A row's state stands still where t ≥ its length, so a reversed row starts at its last step without being turned round.
+    """
+    spec, params, state = request.spec, request.params, request.state
+    x_gates_TBR = F.linear(request.x_TBD, params.weight_ih, params.bias_ih)
+    if request.noise_TBR is not None:
+        x_gates_TBR = x_gates_TBR + request.noise_TBR
+    rows = spec.recurrent_rows
+    U = params.weight_hh[:rows]
+    b = None if params.bias_hh is None else params.bias_hh[:rows]
+    steps = range(len(x_gates_TBR))
+    x_gates = x_gates_TBR.unbind(0)
+    outputs: list[Tensor] = []
+    traces: list[Trace] = []
+    for t in reversed(steps) if request.reverse else steps:
+        h_gates = F.linear(state[0], U, b)
+        new, trace = request.cell.step(spec, params, x_gates[t], h_gates, state)
+        output = new[0]
+        if request.lengths_B is not None:
+            alive = (t < request.lengths_B)[:, None]
+            new = tuple(torch.where(alive, after, before) for after, before in zip(new, state, strict=True))
+            output = output.masked_fill(~alive, 0)
+            trace = {name: gate.masked_fill(~alive, 0) for name, gate in trace.items()}
+        state = new
+        outputs.append(output)
+        if request.return_gates:
+            traces.append(trace)
+    if request.reverse:
+        outputs.reverse()
+        traces.reverse()
+    gates = {name: torch.stack([trace[name] for trace in traces]) for name in traces[0]} if traces else None
+    return torch.stack(outputs), state, gates
