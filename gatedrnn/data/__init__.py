@@ -1,0 +1,26 @@
+"""Text in: vocabulary, corpora, treebanks, batching, the built-in grammar; no model."""
+
+from gatedrnn.data.batching import Window, windows
+from gatedrnn.data.corpus import Corpus, find_splits
+from gatedrnn.data.grammar import CONSTRUCTIONS, Pair, agreement_pairs, sample_trees, write_corpus
+from gatedrnn.data.text import read_lines, read_sentences
+from gatedrnn.data.treebank import read_treebank
+from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
+
+__all__ = [
+    "CONSTRUCTIONS",
+    "EOS",
+    "UNK",
+    "Corpus",
+    "Pair",
+    "Vocabulary",
+    "Window",
+    "agreement_pairs",
+    "find_splits",
+    "read_lines",
+    "read_sentences",
+    "read_treebank",
+    "sample_trees",
+    "windows",
+    "write_corpus",
+]

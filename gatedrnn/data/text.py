@@ -1,0 +1,53 @@
+"""Reading UTF-8 text, plain or gzip, line by line in constant memory."""
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from gatedrnn.core.errors import DataError
+
+
+def read_lines(path: Path | str) -> Iterator[tuple[int, str]]:
+    """Lines of a text file as (number from 1, text without line ending); "-" reads standard input.
+
+    Handles `.gz`, a byte-order mark, CRLF and a missing final newline.
+
+    Raises: DataError: the file is missing, a folder, unreadable, not gzip, or not UTF-8 text (with the line).
+    """
+    name = str(path)
+    try:
+        with _open(name) as stream:
+            for number, raw in enumerate(stream, 1):
+                yield number, _decode(name, number, raw)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(name, "must be a readable file", reason, "Check the path") from error
+
+
+def read_sentences(path: Path | str) -> Iterator[tuple[int, list[str]]]:
+    """Lines that have a word, as (line number, words split at white space). Raises as `read_lines`."""
+    for number, line in read_lines(path):
+        words = line.split()
+        if words:
+            yield number, words
+
+
+def _open(name: str) -> BinaryIO:
+    if name == "-":
+        return io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
+    return gzip.open(name, "rb") if name.endswith(".gz") else Path(name).open("rb")  # type: ignore[return-value]
+
+
+def _decode(name: str, number: int, raw: bytes) -> str:
+    if b"\x00" in raw:
+        raise DataError(f"{name}:{number}", "must be text", "a NUL byte", "Is it a binary file")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
+        raise DataError(f"{name}:{number}", "must be UTF-8 text", got, "Convert it with iconv") from error
+    return text.removeprefix("\ufeff").rstrip("\r\n") if number == 1 else text.rstrip("\r\n")

@@ -1,0 +1,140 @@
+"""A recurrent language model: embedding, a stack of layers of any cell, decoder.
+
+Dimensions: T time, B batch, V vocabulary, E embedding, H hidden.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gatedrnn.cells import State, Trace
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
+from gatedrnn.models import saving
+from gatedrnn.models.config import LanguageModelConfig
+
+States = list[State]
+
+
+class LanguageModelOutput(NamedTuple):
+    """What a forward gives.
+
+    Args:
+        logits: next-token scores [T, B, V].
+        states: final states by layer, each state [1, B, H]; pass them on to carry context over windows.
+        gates: traces by layer if asked for, {gate name: [T, B, N]}, else None.
+    """
+
+    logits: Tensor
+    states: States
+    gates: list[Trace] | None
+
+
+@final
+class LanguageModel(nn.Module):
+    """Next-token model over ids [T, B].
+
+    Equations: the architecture of Merity, Keskar & Socher 2018 (AWD-LSTM) around any cell. Departs: none.
+    Args: config: with its vocabulary size.
+    Raises: ArgumentError: the vocabulary size is missing, or the cell refuses an option.
+    """
+
+    def __init__(self, config: LanguageModelConfig, backend: str = "auto") -> None:
+        super().__init__()
+        if config.vocabulary_size is None:
+            raise ArgumentError("model.vocabulary_size", "must be set to build a model", None, "Give the vocabulary's length")
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary_size, config.embedding_size)
+        self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
+        self.input_dropout = LockedDropout(config.input_dropout)
+        self.hidden_dropout = LockedDropout(config.hidden_dropout)
+        self.output_dropout = LockedDropout(config.output_dropout)
+        widths = [config.embedding_size, *config.hidden_sizes]
+        shared: dict[str, Any] = {"gates": config.gates, "weight_dropout": config.weight_dropout, "backend": backend}
+        self.layers = nn.ModuleList(
+            Recurrent(config.cell, before, after, **shared, **config.cell_options())
+            for before, after in zip(widths, config.hidden_sizes, strict=False)
+        )
+        self.decoder = nn.Linear(config.hidden_sizes[-1], config.vocabulary_size)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.zeros_(self.decoder.bias)
+        if config.tied:
+            self.decoder.weight = self.embedding.weight
+        else:
+            nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        states: States | None = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        return_gates: bool = False,
+    ) -> LanguageModelOutput:
+        """Score every next token.
+
+        Args:
+            tokens: ids [T, B], int64, in 0…V − 1.
+            states: as an earlier output gave them, None for zeros.
+            lengths: tokens that count in each column [B], None for all.
+            return_gates: also give the trace of every layer.
+
+        Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.
+        """
+        self._check(tokens, states)
+        hidden = self.input_dropout(F.embedding(tokens, self.embedding_dropout(self.embedding.weight)))
+        finals: States = []
+        traces: list[Trace] = []
+        for index, layer in enumerate(self.layers):
+            if index:
+                hidden = self.hidden_dropout(hidden)
+            before = None if states is None else self._given(states[index])
+            hidden, state, *gates = layer(hidden, before, lengths=lengths, return_gates=return_gates)
+            finals.append(state if isinstance(state, tuple) else (state,))
+            traces += gates[0] if gates else []
+        logits = self.decoder(self.output_dropout(hidden))
+        return LanguageModelOutput(logits, finals, traces if return_gates else None)
+
+    def loss(self, tokens: Tensor, targets: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+        """Mean cross-entropy in nats over the targets [T, B] that are not −100, and the final states."""
+        output = self(tokens, states)
+        return F.cross_entropy(output.logits.flatten(0, 1).float(), targets.flatten()), output.states
+
+    @property
+    def master_layers(self) -> bool:
+        """Whether the cell has master gates, from which distances are read."""
+        return any(gate.name == "master_forget" for gate in self.layers[0].spec.gates)  # type: ignore[union-attr]
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write `config.yaml` (section model) and `model.safetensors` into `folder`, each atomically."""
+        saving.save(folder, self.config, self.state_dict())
+
+    @classmethod
+    def from_pretrained(cls, folder: Path | str, *, backend: str = "auto") -> "LanguageModel":
+        """Read a folder written by `save_pretrained` or a run's folder, in evaluation mode.
+
+        Raises: CheckpointError: a file is missing, damaged or of another size. ArgumentError: a config value is wrong.
+        """
+        config = saving.read_config(folder)
+        model = cls(config, backend)
+        saving.load_weights(folder, model)
+        return model.eval()
+
+    def _check(self, tokens: Tensor, states: States | None) -> None:
+        if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
+            raise ArgumentError("LanguageModel.tokens", "must be integers [T, B]", f"{tokens.dtype} {list(tokens.shape)}")
+        if states is not None and len(states) != len(self.layers):
+            raise ArgumentError("LanguageModel.states", f"must have {len(self.layers)} layers", len(states))
+        if tokens.device.type != "cpu" or torch.compiler.is_compiling() or not tokens.numel():
+            return
+        low, high = int(tokens.min()), int(tokens.max())
+        size = self.embedding.num_embeddings
+        if low < 0 or high >= size:
+            got = low if low < 0 else high
+            raise ArgumentError("LanguageModel.tokens", f"ids must lie in 0…{size - 1}", got, "Encode with the model's vocabulary")
+
+    def _given(self, state: State) -> Any:
+        return state if len(state) > 1 else state[0]

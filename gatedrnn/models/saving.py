@@ -1,0 +1,95 @@
+"""A model on disk: `config.yaml` and `model.safetensors`; nothing is unpickled, nothing is half written."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gatedrnn.core.errors import CheckpointError
+from gatedrnn.core.files import write_text, write_with
+from gatedrnn.models.config import LanguageModelConfig, from_dict, to_dict
+
+CONFIG_FILE = "config.yaml"
+WEIGHTS_FILE = "model.safetensors"
+
+
+def save(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor]) -> None:
+    """Write a model's configuration and weights."""
+    write_yaml(Path(folder) / CONFIG_FILE, {"model": to_dict(config)})
+    save_weights(folder, config, state_dict)
+
+
+def save_weights(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor]) -> None:
+    """Write `model.safetensors`; a tied decoder is stored once."""
+    from safetensors.torch import save_file
+
+    kept = {k: v.detach().contiguous().cpu() for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")}
+    write_with(Path(folder) / WEIGHTS_FILE, lambda path: save_file(kept, path))
+
+
+def read_config(folder: Path | str) -> LanguageModelConfig:
+    """The model section of `config.yaml`.
+
+    Raises: CheckpointError: missing or no YAML. ArgumentError: an unknown key or a value out of range.
+    """
+    values = read_yaml(Path(folder) / CONFIG_FILE)
+    if not isinstance(values, dict) or "model" not in values:
+        raise CheckpointError(str(Path(folder) / CONFIG_FILE), "must have a section 'model'", None, "Is this a run's folder")
+    return from_dict(LanguageModelConfig, values["model"], "model")
+
+
+def load_weights(folder: Path | str, model: nn.Module) -> None:
+    """Read `model.safetensors` into `model`, all or nothing.
+
+    Raises: CheckpointError: missing, damaged, or of other names or shapes than the configuration says.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = Path(folder) / WEIGHTS_FILE
+    if not path.is_file():
+        raise CheckpointError(str(path), "must exist", "no such file", "Is this a run's folder")
+    try:
+        saved = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
+    own = model.state_dict()
+    if "decoder.weight" in own and "decoder.weight" not in saved and "embedding.weight" in saved:
+        saved["decoder.weight"] = saved["embedding.weight"]
+    if saved.keys() != own.keys():
+        odd = sorted(saved.keys() ^ own.keys())[0]
+        where = "is not in the file" if odd in own else "is not in the model"
+        raise CheckpointError(str(path), "must hold the weights that config.yaml describes", f"{odd!r}, which {where}")
+    for name, value in own.items():
+        if saved[name].shape != value.shape:
+            got = f"{name} of shape {list(saved[name].shape)} in the file and {list(value.shape)} by config.yaml"
+            raise CheckpointError(str(path), "must hold the weights that config.yaml describes", got)
+        if not torch.isfinite(saved[name]).all():
+            raise CheckpointError(str(path), "must hold finite weights", f"{name} with NaN or infinity", "Train again")
+    model.load_state_dict(saved)
+
+
+def read_yaml(path: Path) -> Any:
+    """Parse a YAML file safely. Raises: CheckpointError: missing or malformed, with the line."""
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(str(path), "must be a readable file", error.strerror, "Is this a run's folder") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(str(path), "must be UTF-8 text", error.reason) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f":{mark.line + 1}" if mark else ""
+        raise CheckpointError(f"{path}{place}", "must be YAML", getattr(error, "problem", None) or "a syntax error") from error
+
+
+def write_yaml(path: Path, values: Any) -> None:
+    """Write YAML in the given order, atomically."""
+    import yaml
+
+    write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None))
+
+

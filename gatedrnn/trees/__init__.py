@@ -1,0 +1,30 @@
+"""Phrase structure: spans, distances → trees, F1 by published protocols, baselines; knows no model and no torch."""
+
+from gatedrnn.trees.baselines import BASELINES, balanced, balanced_up, left, random_spans, right, upper_bound
+from gatedrnn.trees.distances import ALGORITHMS, distances_to_spans
+from gatedrnn.trees.gold import KEEP_RULES, Gold, gold_tree, keep_word
+from gatedrnn.trees.scores import PROTOCOLS, Score, label_recall, score
+from gatedrnn.trees.spans import Span, brackets, spans_to_tree
+
+__all__ = [
+    "ALGORITHMS",
+    "BASELINES",
+    "KEEP_RULES",
+    "PROTOCOLS",
+    "Gold",
+    "Score",
+    "Span",
+    "balanced",
+    "balanced_up",
+    "brackets",
+    "distances_to_spans",
+    "gold_tree",
+    "keep_word",
+    "label_recall",
+    "left",
+    "random_spans",
+    "right",
+    "score",
+    "spans_to_tree",
+    "upper_bound",
+]

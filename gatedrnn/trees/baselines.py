@@ -1,0 +1,68 @@
+"""Trivial parsers, and the best that any binary tree can do. Spans of width ≥ 2, the whole sentence among them."""
+
+import random
+from collections.abc import Callable, Iterable
+
+from gatedrnn.trees.spans import Span
+
+
+def left(n: int) -> set[Span]:
+    """Left-branching: ((a b) c)."""
+    return {(0, j) for j in range(2, n + 1)}
+
+
+def right(n: int) -> set[Span]:
+    """Right-branching: (a (b c))."""
+    return {(i, n) for i in range(n - 1)}
+
+
+def balanced(n: int) -> set[Span]:
+    """Cut in the middle, the left part smaller where the width is odd."""
+    return _cut(n, lambda i, j: i + (j - i) // 2)
+
+
+def balanced_up(n: int) -> set[Span]:
+    """Cut in the middle, the left part larger where the width is odd."""
+    return _cut(n, lambda i, j: i + (j - i + 1) // 2)
+
+
+def random_spans(n: int, generator: random.Random) -> set[Span]:
+    """Cut at a uniform position, pre-order, left part first."""
+    return _cut(n, lambda i, j: generator.randint(i + 1, j - 1))
+
+
+def upper_bound(n: int, gold: Iterable[Span]) -> set[Span]:
+    """A binarisation of the gold tree that keeps all its spans: no binary tree scores higher against it."""
+    spans = {*gold} | ({(0, n)} if n >= 2 else set())
+    result = set(spans)
+    starts = {i: sorted((j for k, j in spans if k == i), reverse=True) for i, _ in spans}
+    for i, j in spans:
+        position = i
+        while position < j:
+            inside = [end for end in starts.get(position, []) if (position, end) != (i, j) and end <= j]
+            end = inside[0] if inside else position + 1
+            if position > i and j - position >= 2:
+                result.add((position, j))
+            position = end
+    return result
+
+
+def _cut(n: int, where: Callable[[int, int], int]) -> set[Span]:
+    spans, stack = set(), [(0, n)]
+    while stack:
+        i, j = stack.pop()
+        if j - i < 2:
+            continue
+        spans.add((i, j))
+        k = where(i, j)
+        stack += [(k, j), (i, k)]
+    return spans
+
+
+BASELINES: dict[str, Callable[[int], set[Span]]] = {
+    "left": left,
+    "right": right,
+    "balanced": balanced,
+    "balanced_up": balanced_up,
+}
+"""Parsers that look at the length alone and need no seed."""

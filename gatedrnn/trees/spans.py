@@ -1,0 +1,53 @@
+"""Half-open spans over the words of a sentence, and the trees they form."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from nltk.tree import Tree
+
+from gatedrnn.core.errors import ArgumentError
+
+Span = tuple[int, int]
+
+_ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
+
+
+def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> str:
+    """One line that nltk.Tree.fromstring and evalb read: `(X (X the cat) sleeps)`.
+
+    Args:
+        spans: nested spans of width ≥ 2 over `words`; the whole sentence is added if it is missing.
+        words: at least one; parentheses in them become -LRB- and -RRB-.
+        label: of every constituent, since an induced tree has no labels.
+
+    Raises: ArgumentError: no word.
+    """
+    if not words:
+        raise ArgumentError("brackets.words", "must have at least one word", 0)
+    opened: Counter[int] = Counter()
+    closed: Counter[int] = Counter()
+    for i, j in {*spans, (0, len(words))}:
+        opened[i] += 1
+        closed[j] += 1
+    escaped = [word.translate(_ESCAPES) for word in words]
+    return " ".join(f"({label} " * opened[k] + word + ")" * closed[k + 1] for k, word in enumerate(escaped))
+
+
+def spans_to_tree(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> Tree:
+    """The nltk.Tree of nested spans; arguments and errors as `brackets`."""
+    if not words:
+        raise ArgumentError("spans_to_tree.words", "must have at least one word", 0)
+    root = Tree(label, [])
+    stack = [(root, len(words))]
+    ordered = sorted({*spans} - {(0, len(words))}, key=lambda span: (span[0], -span[1]))
+    position = 0
+    for k, word in enumerate(words):
+        while stack[-1][1] <= k:
+            stack.pop()
+        while position < len(ordered) and ordered[position][0] == k:
+            node = Tree(label, [])
+            stack[-1][0].append(node)
+            stack.append((node, ordered[position][1]))
+            position += 1
+        stack[-1][0].append(word)
+    return root
