@@ -31,6 +31,10 @@ class DataError(GatedRNNError, ValueError):
     """A text, a treebank or a vocabulary cannot be used."""
 
 
+class ConfigError(GatedRNNError, ValueError):
+    """A configuration file cannot be read."""
+
+
 class CheckpointError(GatedRNNError, RuntimeError):
     """A saved model is missing, damaged or does not fit."""
 

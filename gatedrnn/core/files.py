@@ -1,4 +1,4 @@
-"""Atomic writing: a file is either the old one or the new one, never half of it."""
+"""Files: atomic writing (the old one or the new one, never half of it), and YAML read safely."""
 
 import json
 import os
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gatedrnn.core.errors import DataError
+import yaml
+
+from gatedrnn.core.errors import ConfigError, DataError
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
@@ -38,6 +40,25 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_yaml(path: Path) -> Any:
+    """Parse a YAML file safely. Raises: ConfigError: missing or malformed, with the line."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(str(path), "must be a readable file", error.strerror, "Check the path") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "must be UTF-8 text", error.reason) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{place}", "must be YAML", getattr(error, "problem", None) or "a syntax error") from error
+
+
+def write_yaml(path: Path, values: Any) -> None:
+    """Write YAML in the given order, atomically."""
+    write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None))
 
 
 def _umask() -> int:

@@ -38,5 +38,9 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Names and entries, in order."""
+        return iter(self._entries.items())
+
     def __len__(self) -> int:
         return len(self._entries)

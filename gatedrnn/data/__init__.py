@@ -1,6 +1,7 @@
 """Text in: vocabulary, corpora, treebanks, batching, the built-in grammar; no model."""
 
 from gatedrnn.data.batching import Window, windows
+from gatedrnn.data.config import DataConfig
 from gatedrnn.data.corpus import Corpus, find_splits
 from gatedrnn.data.grammar import CONSTRUCTIONS, Pair, agreement_pairs, sample_trees, write_corpus
 from gatedrnn.data.text import read_lines, read_sentences
@@ -12,6 +13,7 @@ __all__ = [
     "EOS",
     "UNK",
     "Corpus",
+    "DataConfig",
     "Pair",
     "Vocabulary",
     "Window",

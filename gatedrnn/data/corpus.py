@@ -17,11 +17,12 @@ import numpy as np
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_with
+from gatedrnn.data.config import EMPTY_LINES
 from gatedrnn.data.text import read_lines
 from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
 
 SPLITS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
-EMPTY_LINES = ("skip", "eos")
+
 
 _FLUSH_TOKENS = 1 << 20
 

@@ -1,6 +1,7 @@
-"""Models made of layers, their configurations, saving and loading; no training."""
+"""Models made of layers, their configurations, saving and loading, generation; no training, no text."""
 
-from gatedrnn.models.config import LanguageModelConfig, from_dict, to_dict
-from gatedrnn.models.language_model import LanguageModel
+from gatedrnn.models.config import LanguageModelConfig
+from gatedrnn.models.generation import generate
+from gatedrnn.models.language_model import LanguageModel, LanguageModelOutput, next_token_loss
 
-__all__ = ["LanguageModel", "LanguageModelConfig", "from_dict", "to_dict"]
+__all__ = ["LanguageModel", "LanguageModelConfig", "LanguageModelOutput", "generate", "next_token_loss"]

@@ -1,14 +1,12 @@
-"""Configurations as frozen dataclasses, and their strict way from and to YAML."""
+"""What a language model is made of."""
 
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import dataclass, fields
+from typing import Any
 
 from gatedrnn.cells import CELLS
-from gatedrnn.core.checks import nearest, one_of, positive_int, probability
+from gatedrnn.core.checks import one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -16,16 +14,22 @@ class LanguageModelConfig:
     """A recurrent language model.
 
     Args:
-        vocabulary_size: V; None until the data is known.
-        cell: a name in `CELLS`.
+        vocabulary_size: V, set from the data.
+        cell: rnn, lstm, peephole, coupled, gru, onlstm or g2lstm.
         embedding_size: E.
         hidden_sizes: H of each layer, first to last.
         tied: the decoder shares the embedding's weights; the last hidden size must be E.
-        chunk_size, split_points: of cells with master gates; others do not read them.
-        peephole, reset_after, nonlinearity: of the peephole LSTM, the GRU and the vanilla RNN.
-        gates: temperature and noise; None for what belongs to the cell.
-        embedding_dropout: whole rows of the embedding; input_dropout: locked, on the embedded input; hidden_dropout: locked,
-            between layers; output_dropout: locked, on the last layer's output; weight_dropout: on U, one mask a window.
+        chunk_size: units that share a master gate (read by onlstm only).
+        split_points: paper or free (read by onlstm only).
+        peephole: diagonal or full (read by peephole only).
+        reset_after: torch's GRU, or the textbook's if false (read by gru only).
+        nonlinearity: tanh, relu or sigmoid (read by rnn only).
+        gates: temperature and noise; null for what belongs to the cell.
+        embedding_dropout: probability that a word's whole embedding is dropped.
+        input_dropout: locked, on the embedded input.
+        hidden_dropout: locked, between layers.
+        output_dropout: locked, on the last layer's output.
+        weight_dropout: on the recurrent weights, one mask a window.
 
     Raises: ArgumentError: a value is out of range, or a tied decoder does not fit.
     """
@@ -69,37 +73,3 @@ class LanguageModelConfig:
         """The options that this cell reads."""
         return {name: getattr(self, name) for name in CELLS[self.cell].options}
 
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as plain YAML values."""
-    return _plain(asdict(config))
-
-
-def from_dict(kind: type[T], values: Any, owner: str) -> T:
-    """Build configuration `kind` from plain values, strictly.
-
-    Args: owner: where the values stand ("config.yaml: model"), for messages.
-    Raises: ArgumentError: not a mapping, an unknown key (names the nearest known one), or a value out of range.
-    """
-    if not isinstance(values, dict):
-        raise ArgumentError(owner, "must be a mapping of keys to values", repr(values))
-    hints = get_type_hints(kind)
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    built = {}
-    for key, value in values.items():
-        if key not in known:
-            raise ArgumentError(f"{owner}.{key}", "unknown key", None, nearest(str(key), known))
-        nested = [part for part in (hints[key], *getattr(hints[key], "__args__", ())) if is_dataclass(part)]
-        if nested and value is not None:
-            value = from_dict(nested[0], value, f"{owner}.{key}")  # type: ignore[arg-type]
-        built[key] = tuple(value) if isinstance(value, list) else value
-    try:
-        return kind(**built)
-    except TypeError as error:
-        raise ArgumentError(owner, "cannot be read", str(error)) from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value

@@ -84,29 +84,34 @@ class LanguageModel(nn.Module):
 
         Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.
         """
+        hidden, finals, traces = self._hidden(tokens, states, lengths, return_gates, len(self.layers))
+        logits = self.decoder(self.output_dropout(hidden))
+        return LanguageModelOutput(logits, finals, traces if return_gates else None)
+
+    def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layer: int) -> Trace:
+        """Gates of layer `layer` (from 1), {gate name: [T, B, N]}: as `forward`, without the layers above and the decoder."""
+        return self._hidden(tokens, None, lengths, True, layer)[2][layer - 1]
+
+    def _hidden(
+        self, tokens: Tensor, states: States | None, lengths: Tensor | list[int] | None, return_gates: bool, depth: int
+    ) -> tuple[Tensor, States, list[Trace]]:
         self._check(tokens, states)
         hidden = self.input_dropout(F.embedding(tokens, self.embedding_dropout(self.embedding.weight)))
         finals: States = []
         traces: list[Trace] = []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers[:depth]):  # type: ignore[arg-type]
             if index:
                 hidden = self.hidden_dropout(hidden)
             before = None if states is None else self._given(states[index])
             hidden, state, *gates = layer(hidden, before, lengths=lengths, return_gates=return_gates)
             finals.append(state if isinstance(state, tuple) else (state,))
             traces += gates[0] if gates else []
-        logits = self.decoder(self.output_dropout(hidden))
-        return LanguageModelOutput(logits, finals, traces if return_gates else None)
+        return hidden, finals, traces
 
     def loss(self, tokens: Tensor, targets: Tensor, states: States | None = None) -> tuple[Tensor, States]:
         """Mean cross-entropy in nats over the targets [T, B] that are not −100, and the final states."""
         output = self(tokens, states)
-        return F.cross_entropy(output.logits.flatten(0, 1).float(), targets.flatten()), output.states
-
-    @property
-    def master_layers(self) -> bool:
-        """Whether the cell has master gates, from which distances are read."""
-        return any(gate.name == "master_forget" for gate in self.layers[0].spec.gates)  # type: ignore[union-attr]
+        return next_token_loss(output.logits, targets), output.states
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write `config.yaml` (section model) and `model.safetensors` into `folder`, each atomically."""
@@ -138,3 +143,8 @@ class LanguageModel(nn.Module):
 
     def _given(self, state: State) -> Any:
         return state if len(state) > 1 else state[0]
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in nats of logits [T, B, V] over the targets [T, B] that are not −100."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

@@ -1,14 +1,13 @@
 """A model on disk: `config.yaml` and `model.safetensors`; nothing is unpickled, nothing is half written."""
 
 from pathlib import Path
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import CheckpointError
-from gatedrnn.core.files import write_text, write_with
-from gatedrnn.models.config import LanguageModelConfig, from_dict, to_dict
+from gatedrnn.core.files import read_yaml, write_with, write_yaml
+from gatedrnn.models.config import LanguageModelConfig
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
@@ -68,28 +67,3 @@ def load_weights(folder: Path | str, model: nn.Module) -> None:
         if not torch.isfinite(saved[name]).all():
             raise CheckpointError(str(path), "must hold finite weights", f"{name} with NaN or infinity", "Train again")
     model.load_state_dict(saved)
-
-
-def read_yaml(path: Path) -> Any:
-    """Parse a YAML file safely. Raises: CheckpointError: missing or malformed, with the line."""
-    import yaml
-
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(str(path), "must be a readable file", error.strerror, "Is this a run's folder") from error
-    except UnicodeDecodeError as error:
-        raise CheckpointError(str(path), "must be UTF-8 text", error.reason) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f":{mark.line + 1}" if mark else ""
-        raise CheckpointError(f"{path}{place}", "must be YAML", getattr(error, "problem", None) or "a syntax error") from error
-
-
-def write_yaml(path: Path, values: Any) -> None:
-    """Write YAML in the given order, atomically."""
-    import yaml
-
-    write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None))
-
-

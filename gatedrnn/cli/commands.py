@@ -1,0 +1,238 @@
+"""One function a command: take parsed options, call the package, print."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gatedrnn.core.config import from_dict
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.data import EOS, Corpus, find_splits, read_sentences, read_treebank, write_corpus
+from gatedrnn.training.run import Run, load_run
+
+Options = Any
+
+
+def train(options: Options) -> int:
+    """`gatedrnn train`."""
+    from gatedrnn.training.config import RunConfig
+    from gatedrnn.training.loop import train as run_training
+    from gatedrnn.training.progress import TrainingDisplay
+
+    sections = {name: _plain(options[name]) for name in ("data", "model", "training")}
+    config = from_dict(RunConfig, sections, "")
+    data = config.data.folder
+    out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
+    if (out / "config.yaml").exists():
+        raise DataError(str(out), "must not hold a run yet", "a run", "Choose another --out, or delete the folder")
+    if data is None:
+        write_corpus(out / "text", config.training.seed)
+    corpus = Corpus(
+        find_splits(data or out / "text"), min_count=config.data.min_count, empty_lines=config.data.empty_lines
+    )
+    console = Console(stderr=options.json)
+    _describe(console, corpus, config.model.cell, out)
+    with TrainingDisplay(console, config.training.epochs) as display:
+        outcome = run_training(config, corpus, out, display)
+    run = load_run(out)
+    scores: dict[str, Any] = {"run": str(out), **asdict(outcome)}
+    if "test" in corpus.files and outcome.stopped != "interrupted":
+        scores["test_perplexity"] = _evaluate(run, corpus["test"], config.training.evaluation_batch_size).perplexity
+    if options.json:
+        print(json.dumps(scores))
+    else:
+        test = f", test {scores['test_perplexity']:.2f}" if "test_perplexity" in scores else ""
+        best = outcome.best_valid_perplexity
+        valid = "not yet validated" if best is None else f"best valid perplexity {best:.2f}{test}"
+        console.print(f"{outcome.stopped}: {valid}; the run is in {out}", highlight=False)
+    return int(outcome.stopped == "interrupted")
+
+
+def evaluate(options: Options) -> None:
+    """`gatedrnn evaluate`."""
+    run = load_run(options.run)
+    path = Path(options.data)
+    corpus = Corpus({"text": path}, run.vocabulary, empty_lines=run.config.data.empty_lines)
+    result = _evaluate(run, corpus["text"], options.batch_size)
+    if options.json:
+        print(json.dumps(asdict(result)))
+        return
+    print(f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats a token  {result.tokens} tokens")
+    share = 100 * corpus.unknown["text"] / result.tokens
+    print(f"state carried, batch size {options.batch_size}; {corpus.unknown['text']} tokens ({share:.1f} %) are <unk>")
+
+
+def generate(options: Options) -> None:
+    """`gatedrnn generate`."""
+    import torch
+
+    from gatedrnn.core.checks import positive_int
+    from gatedrnn.models import generate as sample
+
+    run = load_run(options.run)
+    positive_int("--words", options.words)
+    prompt = options.prompt.split()
+    eos = run.vocabulary.ids[EOS]
+    generator = torch.Generator().manual_seed(options.seed)
+    ids = sample(
+        run.model, [eos, *run.vocabulary.encode_foreign(prompt)], temperature=options.temperature, generator=generator
+    )
+    words = [*prompt, *(run.vocabulary.words[next(ids)] for _ in range(options.words))]
+    if options.json:
+        print(json.dumps({"text": words, "prompt_words": len(prompt), "seed": options.seed}))
+        return
+    lines = " ".join("\n" if word == EOS else word for word in words).split("\n")
+    print("\n".join(line.strip() for line in lines))
+
+
+def parse(options: Options) -> None:
+    """`gatedrnn parse`."""
+    from gatedrnn.studies.parsing import default_layer, read_sentences as read
+    from gatedrnn.trees import brackets, distances_to_spans
+
+    run = load_run(options.run)
+    layer = options.layer or default_layer(run.model)
+    read(run.model, [], run.vocabulary.ids[EOS], layer)
+    for start, sentences in _chunks(options.file, 1024):
+        ids = [run.vocabulary.encode_foreign(words) for words in sentences]
+        for k, (words, reading) in enumerate(
+            zip(sentences, read(run.model, ids, run.vocabulary.ids[EOS], layer), strict=True), start
+        ):
+            spans = distances_to_spans(reading.distances, options.algorithm)
+            tree = brackets(spans, words)
+            if options.json:
+                record = {"words": words, "tree": tree, "distances": reading.distances}
+                print(json.dumps(record | {"layer": layer, "algorithm": options.algorithm}, ensure_ascii=False))
+            else:
+                print(tree)
+            if options.svg:
+                _draw(Path(options.svg) / f"{k + 1:05d}.svg", spans, words)
+
+
+def eval_parsing(options: Options) -> None:
+    """`gatedrnn eval-parsing`."""
+    from gatedrnn.studies.parsing import default_layer, evaluate_parsing, read_sentences as read
+    from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
+    from gatedrnn.trees import ALGORITHMS, distances_to_spans, gold_tree
+
+    if options.run is None and not options.baseline:
+        raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
+    run = load_run(options.run) if options.run else None
+    gold = [gold_tree(tree, options.words) for tree in read_treebank(options.treebank)]
+    baselines = options.baseline or DEFAULT_BASELINES
+    layer, predicted = None, None
+    if run is not None:
+        layer = options.layer or default_layer(run.model)
+        ids = (run.vocabulary.encode_foreign(tree.words) for tree in gold if len(tree))
+        readings = read(run.model, ids, run.vocabulary.ids[EOS], layer)
+        distances = [next(readings).distances if len(tree) else [] for tree in gold]
+        predicted = {a: [distances_to_spans(d, a) if d else set() for d in distances] for a in ALGORITHMS}
+    chosen = predicted[options.algorithm] if predicted else None
+    result = evaluate_parsing(gold, chosen, max_words=options.max_words, baselines=baselines)
+    if options.json:
+        head = {"sentences": result.sentences, "algorithm": options.algorithm, "layer": layer}
+        tail = {"max_words": result.max_words, "words": options.words, "scores": result.scores}
+        print(json.dumps(head | tail | {"label_recall": result.recall}))
+        return
+    table = _score_table(f"{result.sentences} sentences, words by rule {options.words}")
+    for algorithm in ALGORITHMS if predicted else ():
+        other = evaluate_parsing(gold, predicted[algorithm], max_words=options.max_words, baselines=())  # type: ignore[index]
+        _score_row(table, f"model, layer {layer}, {algorithm}", other.scores["model"])
+    for name in baselines:
+        _score_row(table, name.replace("_", " "), result.scores[name])
+    console = Console()
+    console.print(table)
+    if result.recall:
+        frequent = list(result.recall.items())[:12]
+        recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
+        console.print(f"recall by label ({options.algorithm}), in percent (constituents): {recall}", highlight=False)
+
+
+def explain(options: Options) -> None:
+    """`gatedrnn explain`."""
+    from gatedrnn.cli.explain import hops
+
+    found = hops(options.cell)
+    if options.json:
+        print(json.dumps(found))
+        return
+    table = Table(title=found["title"], show_lines=False)
+    for column in ("what", "how", "where"):
+        table.add_column(column, overflow="fold")
+    for hop in found["hops"]:
+        table.add_row(hop["what"], hop["how"], hop["where"])
+    Console(width=max(Console().width, 130)).print(table)
+
+
+def demo(options: Options) -> None:
+    """`gatedrnn demo`."""
+    from gatedrnn.cli.demo import run_demo
+
+    results = run_demo(Path(options.out), options.seed, Console(stderr=options.json))
+    if options.json:
+        print(json.dumps(results))
+
+
+def _evaluate(run: Run, tokens: Any, batch_size: int) -> Any:
+    from gatedrnn.core.checks import positive_int
+    from gatedrnn.training.evaluation import evaluate as perplexity
+
+    return perplexity(run.model, tokens, run.vocabulary, batch_size=positive_int("--batch-size", batch_size))
+
+
+def _chunks(path: str, size: int) -> Any:
+    """Sentences of a text in lists of `size`, with the number of the first; nothing to read is an error."""
+    start, chunk = 0, []
+    for _, words in read_sentences(path):
+        chunk.append(words)
+        if len(chunk) == size:
+            yield start, chunk
+            start, chunk = start + size, []
+    if chunk:
+        yield start, chunk
+    elif start == 0:
+        name = "standard input" if path == "-" else path
+        raise DataError(name, "must hold at least one sentence", "an empty text")
+
+
+def _draw(path: Path, spans: Any, words: list[str]) -> None:
+    import svgling
+
+    from gatedrnn.core.files import write_text
+    from gatedrnn.trees import spans_to_tree
+
+    write_text(path, svgling.draw_tree(spans_to_tree(spans, words)).get_svg().tostring())
+
+
+def _describe(console: Console, corpus: Corpus, cell: str, out: Path) -> None:
+    parts = [f"{split} {size:,}" for split, size in corpus.sizes.items()]
+    unknown = 100 * corpus.unknown["valid"] / corpus.sizes["valid"]
+    console.print(f"tokens: {', '.join(parts)}; {len(corpus.vocabulary):,} words ({unknown:.1f} % of valid is <unk>)")
+    console.print(f"training {cell} into {out}", highlight=False)
+
+
+def _score_table(title: str) -> Table:
+    table = Table(title=f"unlabelled F1 in percent, {title}")
+    table.add_column("trees")
+    for name in ("A", "AW", "B", "B*", "corpus"):
+        table.add_column(name, justify="right")
+    return table
+
+
+def _score_row(table: Table, name: str, scores: dict[str, float]) -> None:
+    table.add_row(name, *(f"{value:.2f}" for value in scores.values()))
+
+
+def _free(path: Path) -> Path:
+    """`path`, or `path-2`, `path-3`, … if it exists."""
+    candidates = [path, *(path.with_name(f"{path.name}-{k}") for k in range(2, 10_000))]
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
+def _plain(namespace: Any) -> Any:
+    return namespace.as_dict() if hasattr(namespace, "as_dict") else dict(namespace)
+
+

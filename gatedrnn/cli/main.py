@@ -1,0 +1,139 @@
+"""`gatedrnn COMMAND`: one parser, one place where errors become one line and an exit code (0 done, 1 error, 2 usage)."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
+
+import gatedrnn
+from gatedrnn.cells import CELLS
+from gatedrnn.core.errors import GatedRNNError
+from gatedrnn.trees import ALGORITHMS, KEEP_RULES
+
+
+class _Parser(ArgumentParser):
+    """Reports a usage error in one line."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        if isinstance(ex, GatedRNNError):
+            raise ex
+        flat = " ".join(str(message).split())
+        print(f"gatedrnn: usage: {flat} (see gatedrnn --help)", file=sys.stderr)
+        sys.exit(2)
+
+
+def _run_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=str, help="folder of a trained run")
+
+
+def _demo(parser: ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="DIR", default="gatedrnn-demo", help="folder for report.html, results.json, run/")
+    parser.add_argument("--seed", type=int, default=1, help="of the grammar's text and the training")
+
+
+def _train(parser: ArgumentParser) -> None:
+    from gatedrnn.data import DataConfig
+    from gatedrnn.models import LanguageModelConfig
+    from gatedrnn.training.config import TrainingConfig
+
+    parser.add_argument("--config", action=ActionConfigFile, help="a run's YAML with the sections below")
+    parser.add_argument("--out", metavar="RUN", type=str | None, help="a new folder [runs/<name of the data>]")
+    parser.add_argument("--data", type=DataConfig, default=DataConfig())
+    parser.add_argument("--model", type=LanguageModelConfig, default=LanguageModelConfig())
+    parser.add_argument("--training", type=TrainingConfig, default=TrainingConfig())
+
+
+def _evaluate(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+    parser.add_argument("--data", metavar="FILE", required=True, help="text, one sentence a line, .gz too")
+    parser.add_argument("--batch-size", type=int, default=1, help="1 is exact; more is faster, each stretch starts afresh")
+
+
+def _generate(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+    parser.add_argument("--prompt", default="", help="words to go on from")
+    parser.add_argument("--words", type=int, default=100, help="how many to sample")
+    parser.add_argument("--temperature", type=float, default=1.0, help="small is greedy")
+    parser.add_argument("--seed", type=int, default=1)
+
+
+def _layer_and_algorithm(parser: ArgumentParser) -> None:
+    parser.add_argument("--layer", type=int | None, help="from 1 [2 of three or more, else 1]")
+    parser.add_argument(
+        "--algorithm", choices=ALGORITHMS, default="unbiased", help="biased as published (leans right), or unbiased"
+    )
+
+
+def _parse(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="text, one sentence a line; - for standard input")
+    _layer_and_algorithm(parser)
+    parser.add_argument("--svg", metavar="DIR", type=str | None, help="also draw each tree into DIR/00001.svg, …")
+
+
+def _eval_parsing(parser: ArgumentParser) -> None:
+    from gatedrnn.studies.parsing import BASELINE_NAMES
+
+    parser.add_argument("run", metavar="RUN", nargs="?", type=str | None, help="folder of a trained run; none for baselines")
+    parser.add_argument("--treebank", metavar="FILE", required=True, help="gold trees in Penn brackets, .gz too")
+    _layer_and_algorithm(parser)
+    parser.add_argument("--baseline", choices=BASELINE_NAMES, action="append", help="repeatable [all but balanced_up]")
+    parser.add_argument("--max-words", type=int | None, help="score sentences of at most so many words")
+    parser.add_argument("--words", choices=tuple(KEEP_RULES), default="ptb", help="which terminals count")
+
+
+def _explain(parser: ArgumentParser) -> None:
+    parser.add_argument("cell", metavar="CELL", help=", ".join(CELLS))
+
+
+COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
+    "demo": (_demo, "train on the built-in grammar and draw its trees: report.html, results.json"),
+    "train": (_train, "train a language model: --data DIR with train.txt, valid.txt, test.txt (else the built-in grammar)"),
+    "evaluate": (_evaluate, "exact perplexity of a text"),
+    "generate": (_generate, "sample text"),
+    "parse": (_parse, "one bracketed tree a line"),
+    "eval-parsing": (_eval_parsing, "F1 of a run's trees by every protocol, beside baselines"),
+    "explain": (_explain, "where each hop of a cell's computation lives, and which backend runs it"),
+}
+
+
+def build_parser() -> ArgumentParser:
+    """The parser of every command."""
+    parser = _Parser(prog="gatedrnn", description=gatedrnn.__doc__, version=gatedrnn.__version__)
+    commands = parser.add_subcommands(dest="command", metavar="COMMAND", required=True)
+    for name, (fill, text) in COMMANDS.items():
+        child = _Parser(description=f"gatedrnn {name}: {text}.")
+        fill(child)
+        child.add_argument("--json", action="store_true", help="machine-readable output")
+        commands.add_subcommand(name, child, help=text)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command. Returns: 0, or 1 on an error; usage errors exit with 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _dispatch(arguments)
+    except GatedRNNError as error:
+        print(f"gatedrnn: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("gatedrnn: interrupted", file=sys.stderr)
+    except BrokenPipeError:
+        sys.stderr.close()
+    return 1
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["train"]:
+        arguments = ["--data.folder" + a[6:] if a == "--data" or a.startswith("--data=") else a for a in arguments]
+    parsed: Any = build_parser().parse_args(arguments)
+    options: Namespace = parsed[parsed.command]
+    from gatedrnn.cli import commands
+
+    function = getattr(commands, parsed.command.replace("-", "_"))
+    return function(options) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

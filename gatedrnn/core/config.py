@@ -1,0 +1,70 @@
+"""Frozen dataclasses from and to plain YAML values, strictly: an unknown key raises and names the nearest known one."""
+
+from dataclasses import asdict, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gatedrnn.core.checks import nearest
+from gatedrnn.core.errors import ArgumentError
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration dataclass as plain YAML values."""
+    return _plain(asdict(config))
+
+
+def from_dict(kind: type[T], values: Any, owner: str) -> T:
+    """Build the dataclass `kind` from plain values.
+
+    Args: owner: where the values stand ("model"), for messages.
+    Raises: ArgumentError: not a mapping, an unknown key (names the nearest known one), or a value of the wrong type or range.
+    """
+    if not isinstance(values, dict):
+        raise ArgumentError(owner, "must be a mapping of keys to values", repr(values))
+    hints = get_type_hints(kind)
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    built = {}
+    for key, value in values.items():
+        name = f"{owner}.{key}" if owner else str(key)
+        if key not in known:
+            raise ArgumentError(name, "unknown key", None, nearest(str(key), known))
+        built[key] = _convert(hints[key], value, name)
+    return kind(**built)
+
+
+def _convert(hint: Any, value: Any, owner: str) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        options = [part for part in get_args(hint) if part is not NoneType]
+        if value is None and NoneType in get_args(hint):
+            return None
+        return _convert(options[0], value, owner)
+    if is_dataclass(hint):
+        return from_dict(hint, value, owner)  # type: ignore[arg-type]
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ArgumentError(owner, "must be a list", repr(value), "Write [300, 300]")
+        return tuple(_convert(get_args(hint)[0], entry, owner) for entry in value)
+    if hint is float and isinstance(value, str):
+        value = _number(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        names = {int: "an integer", float: "a number", str: "a word", bool: "true or false"}
+        raise ArgumentError(owner, f"must be {names.get(hint, hint)}", repr(value))
+    return value
+
+
+def _number(text: str) -> float | str:
+    """YAML reads 1e-3 as a word; a person means a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value
