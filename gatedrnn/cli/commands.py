@@ -47,7 +47,7 @@ def train(options: Options) -> int:
         test = f", test {scores['test_perplexity']:.2f}" if "test_perplexity" in scores else ""
         best = outcome.best_valid_perplexity
         valid = "not yet validated" if best is None else f"best valid perplexity {best:.2f}{test}"
-        console.print(f"{outcome.stopped}: {valid}; the run is in {out}", highlight=False)
+        console.print(f"{outcome.stopped}: {valid}; the run is in {out}", highlight=False, soft_wrap=True)
     return int(outcome.stopped == "interrupted")
 
 
@@ -148,7 +148,11 @@ def eval_parsing(options: Options) -> None:
     if result.recall:
         frequent = list(result.recall.items())[:12]
         recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
-        console.print(f"recall by label ({options.algorithm}), in percent (constituents): {recall}", highlight=False)
+        console.print(
+            f"recall by label ({options.algorithm}), in percent (constituents): {recall}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def explain(options: Options) -> None:
@@ -210,8 +214,12 @@ def _draw(path: Path, spans: Any, words: list[str]) -> None:
 def _describe(console: Console, corpus: Corpus, cell: str, out: Path) -> None:
     parts = [f"{split} {size:,}" for split, size in corpus.sizes.items()]
     unknown = 100 * corpus.unknown["valid"] / corpus.sizes["valid"]
-    console.print(f"tokens: {', '.join(parts)}; {len(corpus.vocabulary):,} words ({unknown:.1f} % of valid is <unk>)")
-    console.print(f"training {cell} into {out}", highlight=False)
+    console.print(
+        f"tokens: {', '.join(parts)}; {len(corpus.vocabulary):,} words ({unknown:.1f} % of valid is <unk>)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"training {cell} into {out}", highlight=False, soft_wrap=True)
 
 
 def _score_table(title: str) -> Table:
@@ -234,5 +242,3 @@ def _free(path: Path) -> Path:
 
 def _plain(namespace: Any) -> Any:
     return namespace.as_dict() if hasattr(namespace, "as_dict") else dict(namespace)
-
-

@@ -28,7 +28,9 @@ def _run_argument(parser: ArgumentParser) -> None:
 
 
 def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="DIR", default="gatedrnn-demo", help="folder for report.html, results.json, run/")
+    parser.add_argument(
+        "--out", metavar="DIR", default="gatedrnn-demo", help="folder for report.html, results.json, run/"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the grammar's text and the training")
 
 
@@ -47,7 +49,9 @@ def _train(parser: ArgumentParser) -> None:
 def _evaluate(parser: ArgumentParser) -> None:
     _run_argument(parser)
     parser.add_argument("--data", metavar="FILE", required=True, help="text, one sentence a line, .gz too")
-    parser.add_argument("--batch-size", type=int, default=1, help="1 is exact; more is faster, each stretch starts afresh")
+    parser.add_argument(
+        "--batch-size", type=int, default=1, help="1 is exact; more is faster, each stretch starts afresh"
+    )
 
 
 def _generate(parser: ArgumentParser) -> None:
@@ -67,7 +71,9 @@ def _layer_and_algorithm(parser: ArgumentParser) -> None:
 
 def _parse(parser: ArgumentParser) -> None:
     _run_argument(parser)
-    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="text, one sentence a line; - for standard input")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", default="-", help="text, one sentence a line; - for standard input"
+    )
     _layer_and_algorithm(parser)
     parser.add_argument("--svg", metavar="DIR", type=str | None, help="also draw each tree into DIR/00001.svg, …")
 
@@ -75,7 +81,9 @@ def _parse(parser: ArgumentParser) -> None:
 def _eval_parsing(parser: ArgumentParser) -> None:
     from gatedrnn.studies.parsing import BASELINE_NAMES
 
-    parser.add_argument("run", metavar="RUN", nargs="?", type=str | None, help="folder of a trained run; none for baselines")
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", type=str | None, help="folder of a trained run; none for baselines"
+    )
     parser.add_argument("--treebank", metavar="FILE", required=True, help="gold trees in Penn brackets, .gz too")
     _layer_and_algorithm(parser)
     parser.add_argument("--baseline", choices=BASELINE_NAMES, action="append", help="repeatable [all but balanced_up]")
@@ -89,7 +97,10 @@ def _explain(parser: ArgumentParser) -> None:
 
 COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "demo": (_demo, "train on the built-in grammar and draw its trees: report.html, results.json"),
-    "train": (_train, "train a language model: --data DIR with train.txt, valid.txt, test.txt (else the built-in grammar)"),
+    "train": (
+        _train,
+        "train a language model: --data DIR with train.txt, valid.txt, test.txt (else the built-in grammar)",
+    ),
     "evaluate": (_evaluate, "exact perplexity of a text"),
     "generate": (_generate, "sample text"),
     "parse": (_parse, "one bracketed tree a line"),

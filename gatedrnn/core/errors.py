@@ -19,7 +19,7 @@ class GatedRNNError(Exception):
                 message += f"; got {got}"
             message += "."
             if advice:
-                message += f" {advice}."
+                message += f" {advice}" if advice.endswith((".", "?")) else f" {advice}."
         super().__init__(message)
 
 

@@ -53,7 +53,9 @@ def read_yaml(path: Path) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{place}", "must be YAML", getattr(error, "problem", None) or "a syntax error") from error
+        raise ConfigError(
+            f"{path}{place}", "must be YAML", getattr(error, "problem", None) or "a syntax error"
+        ) from error
 
 
 def write_yaml(path: Path, values: Any) -> None:

@@ -29,7 +29,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
-            raise ArgumentError(self.kind, "unknown name", repr(name), nearest(str(name), self._entries).rstrip("."))
+            raise ArgumentError(self.kind, "unknown name", repr(name), nearest(str(name), self._entries))
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:

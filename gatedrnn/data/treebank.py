@@ -37,7 +37,9 @@ def read_treebank(path: Path | str) -> Iterator[Tree]:
             _nothing_outside(path, number, line[begin:])
     if depth:
         got = f"{depth} '(' left open at the end of the file"
-        raise DataError(f"{path}:{start}", "brackets must balance", got, "The tree that opens on this line does not close")
+        raise DataError(
+            f"{path}:{start}", "brackets must balance", got, "The tree that opens on this line does not close"
+        )
     if not count:
         raise DataError(str(path), "must hold at least one tree", "an empty treebank")
 

@@ -101,7 +101,9 @@ class Vocabulary:
             saved = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls(saved["words"], saved.get("counts"))
         except OSError as error:
-            raise DataError(str(path), "must be a readable vocabulary", error.strerror, "Is this a run's folder") from error
+            raise DataError(
+                str(path), "must be a readable vocabulary", error.strerror, "Is this a run's folder"
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
             detail = f"{type(error).__name__}: {error}"
             raise DataError(str(path), "is not a vocabulary", detail, "Restore the file or train again") from error

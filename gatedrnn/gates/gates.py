@@ -38,7 +38,9 @@ class Gates:
         positive_number("Gates.evaluation_temperature", self.evaluation_temperature)
         probability("Gates.noise_probability", self.noise_probability)
         if isinstance(self.names, str):
-            raise ArgumentError("Gates.names", "must be a tuple of gate names", repr(self.names), "Write ('input_gate',)")
+            raise ArgumentError(
+                "Gates.names", "must be a tuple of gate names", repr(self.names), "Write ('input_gate',)"
+            )
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
 

@@ -137,9 +137,7 @@ class ONLSTM(RecurrentBase):
             raise CheckpointError("ONLSTM.load_ordered_neurons", "rows must be 4·H + 2·D_m with D_m dividing H", got)
         chunks = masters // 2
         weight = found["ih.0.weight"]
-        module = cls(
-            weight.shape[1], hidden, chunk_size=hidden // chunks, dtype=weight.dtype, device=weight.device
-        )
+        module = cls(weight.shape[1], hidden, chunk_size=hidden // chunks, dtype=weight.dtype, device=weight.device)
         sizes = [chunks, chunks, hidden, hidden, hidden, hidden]
 
         def reorder(value: Tensor) -> Tensor:
@@ -248,7 +246,10 @@ class Recurrent(RecurrentBase):
         for name in options:
             if name not in found.options:
                 raise ArgumentError(
-                    f"Recurrent.{name}", f"is no option of {found.title}", repr(options[name]), nearest(name, found.options)
+                    f"Recurrent.{name}",
+                    f"is no option of {found.title}",
+                    repr(options[name]),
+                    nearest(name, found.options),
                 )
         shared = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         chosen = found.gates if gates is None else gates

@@ -62,9 +62,7 @@ class Batch:
         return gate_TBN.transpose(0, 1) if self.batch_first and self.layout != "single" else gate_TBN
 
 
-def read_input(
-    owner: str, input: Any, lengths: Any, input_size: int, batch_first: bool, dtype: torch.dtype
-) -> Batch:
+def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_first: bool, dtype: torch.dtype) -> Batch:
     """Check `input` and `lengths` and bring them into the driver's form.
 
     Raises: ArgumentError: wrong type, rank, width or dtype, no step, or lengths that do not fit.
@@ -99,9 +97,7 @@ def read_input(
     return Batch(x_TBD, lengths_B, batch.layout, batch_first=batch_first)
 
 
-def read_state(
-    owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, int, int], batch: Batch
-) -> list[State]:
+def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, int, int], batch: Batch) -> list[State]:
     """Initial states by layer and direction, each a tuple of [B, H], in the driver's batch order.
 
     Raises: ArgumentError: wrong number of states, shape or dtype.

@@ -130,7 +130,9 @@ class RecurrentBase(nn.Module, ABC):
             outputs = []
             for place in range(layer * self._directions, (layer + 1) * self._directions):
                 given = None if noise is None else noise[place]
-                output, final, trace = self._run(place, x_TBD, states, batch.lengths_B, return_gates, given, noise is None)
+                output, final, trace = self._run(
+                    place, x_TBD, states, batch.lengths_B, return_gates, given, noise is None
+                )
                 outputs.append(output)
                 finals.append(final)
                 traces.append(trace)

@@ -72,4 +72,3 @@ class LanguageModelConfig:
     def cell_options(self) -> dict[str, Any]:
         """The options that this cell reads."""
         return {name: getattr(self, name) for name in CELLS[self.cell].options}
-

@@ -45,7 +45,9 @@ class LanguageModel(nn.Module):
     def __init__(self, config: LanguageModelConfig, backend: str = "auto") -> None:
         super().__init__()
         if config.vocabulary_size is None:
-            raise ArgumentError("model.vocabulary_size", "must be set to build a model", None, "Give the vocabulary's length")
+            raise ArgumentError(
+                "model.vocabulary_size", "must be set to build a model", None, "Give the vocabulary's length"
+            )
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary_size, config.embedding_size)
         self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
@@ -130,7 +132,9 @@ class LanguageModel(nn.Module):
 
     def _check(self, tokens: Tensor, states: States | None) -> None:
         if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
-            raise ArgumentError("LanguageModel.tokens", "must be integers [T, B]", f"{tokens.dtype} {list(tokens.shape)}")
+            raise ArgumentError(
+                "LanguageModel.tokens", "must be integers [T, B]", f"{tokens.dtype} {list(tokens.shape)}"
+            )
         if states is not None and len(states) != len(self.layers):
             raise ArgumentError("LanguageModel.states", f"must have {len(self.layers)} layers", len(states))
         if tokens.device.type != "cpu" or torch.compiler.is_compiling() or not tokens.numel():
@@ -139,7 +143,9 @@ class LanguageModel(nn.Module):
         size = self.embedding.num_embeddings
         if low < 0 or high >= size:
             got = low if low < 0 else high
-            raise ArgumentError("LanguageModel.tokens", f"ids must lie in 0…{size - 1}", got, "Encode with the model's vocabulary")
+            raise ArgumentError(
+                "LanguageModel.tokens", f"ids must lie in 0…{size - 1}", got, "Encode with the model's vocabulary"
+            )
 
     def _given(self, state: State) -> Any:
         return state if len(state) > 1 else state[0]

@@ -23,7 +23,9 @@ def save_weights(folder: Path | str, config: LanguageModelConfig, state_dict: di
     """Write `model.safetensors`; a tied decoder is stored once."""
     from safetensors.torch import save_file
 
-    kept = {k: v.detach().contiguous().cpu() for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")}
+    kept = {
+        k: v.detach().contiguous().cpu() for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")
+    }
     write_with(Path(folder) / WEIGHTS_FILE, lambda path: save_file(kept, path))
 
 
@@ -34,7 +36,9 @@ def read_config(folder: Path | str) -> LanguageModelConfig:
     """
     values = read_yaml(Path(folder) / CONFIG_FILE)
     if not isinstance(values, dict) or "model" not in values:
-        raise CheckpointError(str(Path(folder) / CONFIG_FILE), "must have a section 'model'", None, "Is this a run's folder")
+        raise CheckpointError(
+            str(Path(folder) / CONFIG_FILE), "must have a section 'model'", None, "Is this a run's folder"
+        )
     return from_dict(LanguageModelConfig, values["model"], "model")
 
 

@@ -18,7 +18,10 @@ def fold(params: Params, spec: Spec, gates: Gates, training: bool) -> Params:
         return params
     named = spec.perturbed(gates)
     scale_R = torch.cat(
-        [params.weight_hh.new_full((gate.rows,), 1.0 / temperature if gate.name in named else 1.0) for gate in spec.gates]
+        [
+            params.weight_hh.new_full((gate.rows,), 1.0 / temperature if gate.name in named else 1.0)
+            for gate in spec.gates
+        ]
     )
     extras = {
         extra.name: _scale_extra(params.extras[extra.name], spec, extra, named, temperature) for extra in spec.extras
@@ -79,5 +82,3 @@ def fold_noise(noise_TBR: Tensor | None, gates: Gates, training: bool) -> Tensor
     """ε / τ, what is added to the hoisted projection."""
     temperature = gates.temperature_when(training)
     return noise_TBR if noise_TBR is None or temperature == 1.0 else noise_TBR / temperature
-
-

@@ -179,6 +179,8 @@ def _fabric(training: TrainingConfig) -> Fabric:
         fabric.launch()
     except (ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise ArgumentError("training.device", "must be a device of this machine", repr(training.device), reason) from error
+        raise ArgumentError(
+            "training.device", "must be a device of this machine", repr(training.device), reason
+        ) from error
     fabric.seed_everything(training.seed, verbose=False)
     return fabric

@@ -19,7 +19,9 @@ class TrainingDisplay:
     def __init__(self, console: Console, epochs: int) -> None:
         self.console, self.epochs = console, epochs
         columns = [TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[state]}")]
-        self.bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
+        self.bar = Progress(
+            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+        )
         self.task = self.bar.add_task("", total=1, state="")
         self.shown = 0.0
 
@@ -49,4 +51,5 @@ class TrainingDisplay:
             f"epoch {record['epoch']:3d}  train {record['train_perplexity']:8.2f}  valid {record['valid_perplexity']:8.2f}"
             f"  lr {record['learning_rate']:.2g}  {record['tokens_per_second']:,.0f} tokens/s  {record['seconds']:.0f} s{star}",
             highlight=False,
+            soft_wrap=True,
         )

@@ -41,7 +41,9 @@ def load_run(folder: Path | str) -> Run:
     vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
     if len(vocabulary) != config.model.vocabulary_size:
         got = f"{len(vocabulary)} words and model.vocabulary_size={config.model.vocabulary_size}"
-        raise CheckpointError(str(folder / VOCABULARY_FILE), "must be of the model's size", got, "Restore the run's own file")
+        raise CheckpointError(
+            str(folder / VOCABULARY_FILE), "must be of the model's size", got, "Restore the run's own file"
+        )
     return Run(folder, config, LanguageModel.from_pretrained(folder, backend=config.training.backend), vocabulary)
 
 

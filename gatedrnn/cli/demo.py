@@ -1,0 +1,149 @@
+"""`gatedrnn demo`: grammar → model → trees, agreement, report."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gatedrnn.core.errors import DataError
+from gatedrnn.core.files import write_json
+from gatedrnn.data import (
+    CONSTRUCTIONS, EOS, Corpus, DataConfig, agreement_pairs, find_splits, read_treebank, write_corpus,
+)  # fmt: skip
+from gatedrnn.models import LanguageModelConfig
+from gatedrnn.plots.report import write_report
+from gatedrnn.studies.parsing import evaluate_parsing, read_sentences
+from gatedrnn.studies.syntax import pair_accuracy
+from gatedrnn.training.config import RunConfig, TrainingConfig
+from gatedrnn.training.evaluation import evaluate
+from gatedrnn.training.loop import train
+from gatedrnn.training.progress import TrainingDisplay
+from gatedrnn.training.run import Run, load_run, read_metrics
+from gatedrnn.trees import distances_to_spans, gold_tree
+from gatedrnn.trees.scores import sentence_f1
+
+SENTENCES = {"train": 12_000, "valid": 1_000, "test": 1_000}
+PAIRS = 500
+LAYER, ALGORITHM = 1, "unbiased"  # fixed on validation text of other seeds: docs/decisions
+MODEL = LanguageModelConfig(
+    cell="onlstm", embedding_size=128, hidden_sizes=(128, 128), chunk_size=4,
+    input_dropout=0.1, hidden_dropout=0.1, output_dropout=0.1,
+)  # fmt: skip
+TRAINING = TrainingConfig(epochs=6, batch_size=32, sequence_length=40, learning_rate=0.003, device="cpu")
+OWN_FILES = {"run", "results.json", "sentences.json", "report.html"}
+
+
+def run_demo(folder: Path, seed: int, console: Console) -> dict[str, Any]:
+    """Run the demo into `folder` and return what `results.json` holds.
+
+    Raises: DataError: the folder holds files that are not a demo's.
+    """
+    began = time.monotonic()
+    _clear(folder)
+    text, out = folder / "run" / "text", folder / "run"
+    console.print(
+        f"writing {SENTENCES['train']:,} sentences of the built-in grammar (seed {seed})",
+        highlight=False,
+        soft_wrap=True,
+    )
+    write_corpus(text, seed, **SENTENCES)
+    training = TrainingConfig(**{**vars(TRAINING), "seed": seed})
+    corpus = Corpus(find_splits(text), min_count=1)
+    config = RunConfig(DataConfig(folder=str(text.resolve()), min_count=1), MODEL, training)
+    with TrainingDisplay(console, training.epochs) as display:
+        outcome = train(config, corpus, out, display)
+    if outcome.stopped == "interrupted":
+        raise KeyboardInterrupt
+    run = load_run(out)
+    console.print("parsing the test sentences, judging agreement pairs, drawing", highlight=False, soft_wrap=True)
+    parsing, sentences = _parse(run, text / "test.trees")
+    perplexity = {
+        split: evaluate(run.model, corpus[split], run.vocabulary, batch_size=10).perplexity
+        for split in ("valid", "test")
+    }
+    results = {
+        "perplexity": perplexity,
+        "parsing": parsing,
+        "agreement": _agreement(run, seed),
+        "seed": seed,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    write_json(folder / "sentences.json", sentences)
+    sizes = "-".join(map(str, MODEL.hidden_sizes))
+    about = {"size": f"layers {sizes}", "train": f"{SENTENCES['train']:,}", "command": f"gatedrnn demo --seed {seed}"}
+    write_report(folder / "report.html", results, read_metrics(out), sentences, about)
+    results["seconds"] = round(time.monotonic() - began, 1)
+    write_json(folder / "results.json", results)
+    _summary(console, results, folder)
+    return results
+
+
+def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    gold = [gold_tree(tree) for tree in read_treebank(treebank)]
+    ids = [run.vocabulary.encode(tree.words) for tree in gold]
+    readings = list(read_sentences(run.model, ids, run.vocabulary.ids[EOS], LAYER, keep_gates=True))
+    predicted = [distances_to_spans(reading.distances, ALGORITHM) for reading in readings]
+    result = evaluate_parsing(gold, predicted)
+    parsing = {
+        "sentences": result.sentences,
+        "algorithm": ALGORITHM,
+        "layer": LAYER,
+        "max_words": None,
+        "words": "ptb",
+        "scores": result.scores,
+        "label_recall": result.recall,
+    }
+    drawn = []
+    for tree, spans, reading in zip(gold, predicted, readings, strict=True):
+        if len(tree) < 6 or len(drawn) == 10:
+            continue
+        f1 = 100 * sentence_f1(spans - {tree.whole}, tree.spans - {tree.whole})
+        assert reading.master_forget_TN is not None
+        gates = [[round(float(value), 4) for value in row] for row in reading.master_forget_TN]
+        words = {"words": list(tree.words), "gold": [[label, span] for label, span in tree.labelled]}
+        drawn.append(words | {"induced": sorted(spans), "gates": gates, "f1": f1})
+    return parsing, [_tuples(sentence) for sentence in drawn]
+
+
+def _tuples(sentence: dict[str, Any]) -> dict[str, Any]:
+    gold = [(label, tuple(span)) for label, span in sentence["gold"]]
+    return sentence | {"gold": gold, "induced": [tuple(span) for span in sentence["induced"]]}
+
+
+def _agreement(run: Run, seed: int) -> dict[str, float]:
+    accuracy = {}
+    for construction in CONSTRUCTIONS:
+        pairs = agreement_pairs(construction, PAIRS, seed)
+        good, bad = ([run.vocabulary.encode(getattr(pair, side)) for pair in pairs] for side in ("good", "bad"))
+        accuracy[construction] = pair_accuracy(run.model, good, bad, run.vocabulary.ids[EOS])
+    return accuracy
+
+
+def _clear(folder: Path) -> None:
+    """Remove an earlier demo from `folder`; refuse a folder with anything else in it."""
+    foreign = sorted({path.name for path in folder.iterdir()} - OWN_FILES) if folder.is_dir() else []
+    if foreign or folder.is_file():
+        got = foreign[0] if foreign else "a file"
+        raise DataError(str(folder), "must be empty, new, or an earlier demo's", got, "Choose another --out")
+    if (
+        folder.is_dir()
+        and not {path.name for path in folder.iterdir()} <= {"run"}
+        and (folder / "results.json").exists()
+    ):
+        (folder / "results.json").unlink()
+    shutil.rmtree(folder / "run", ignore_errors=True)
+
+
+def _summary(console: Console, results: dict[str, Any], folder: Path) -> None:
+    scores = results["parsing"]["scores"]
+    trivial = max(s["B"] for name, s in scores.items() if name not in ("model", "upper_bound"))
+    console.print(
+        f"test perplexity {results['perplexity']['test']:.2f}; F1 of its trees {scores['model']['B']:.1f} (protocol B), best"
+        f" trivial parser {trivial:.1f}; simple agreement {100 * results['agreement']['simple']:.1f} %;"
+        f" {results['seconds']:.0f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"open {folder / 'report.html'}", highlight=False, soft_wrap=True)

@@ -1,0 +1,57 @@
+"""`gatedrnn explain CELL`: the path of a computation, with file and line of each hop."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gatedrnn import gates
+from gatedrnn.cells import CELLS
+from gatedrnn.layers import Recurrent, RecurrentBase
+from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, fold, reference
+
+
+def hops(name: str) -> dict[str, Any]:
+    """Each hop of cell `name`: what it computes, how, and where the code stands.
+
+    Raises: ArgumentError: unknown cell, with the nearest name.
+    """
+    cell = CELLS[name]
+    layer = Recurrent(cell, 8, 8)
+    request = layer.request(0, torch.zeros(1, 1, 8), tuple(torch.zeros(1, 8) for _ in layer.spec.states))
+    supported = {key: backend.supports(request) or "yes" for key, backend in BACKENDS.items()}
+    chosen = next(key for key, backend in BACKENDS.items() if backend is backend_for(request))
+    rows = ", ".join(f"{gate.name} {_width(gate.rows)} {gate.squash}" for gate in layer.spec.gates)
+    extras = "".join(f"; {extra.name} for {', '.join(extra.gates)}" for extra in layer.spec.extras)
+    perturbed = ", ".join(layer.spec.perturbed(layer.gates)) or "none"
+    step = (cell.step.__doc__ or "").strip().split("\n\n")
+    found = [
+        ("layer", "torch.nn.LSTM's arguments, shapes and state dict", _where(RecurrentBase.forward)),
+        ("rows of weights", f"{rows}{extras}", _where(cell.make_spec)),
+        ("temperature", f"{layer.gates}; gates it can perturb: {perturbed}", _where(fold)),
+        ("noise", "logistic for sigmoid, Gumbel for cumax; in training only", _where(draw_noise)),
+        ("loop over time", "W x hoisted over all steps, U h' a step", _where(reference.run)),
+        ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),
+        ("step", " ".join(step[0].split()), _where(cell.step)),
+        ("source", " ".join(step[1].split("Args:")[0].split()) if len(step) > 1 else "", _where(cell.step)),
+        ("backend", "; ".join(f"{key}: {reason}" for key, reason in supported.items()) + f"; auto runs {chosen}", ""),
+    ]
+    return {
+        "cell": name,
+        "title": cell.title,
+        "options": cell.options,
+        "backend": chosen,
+        "hops": [{"what": what, "how": how, "where": where} for what, how, where in found],
+    }
+
+
+def _width(rows: int) -> str:
+    return "[H]" if rows == 8 else f"[{rows} of H = 8]"
+
+
+def _where(function: Callable[..., Any]) -> str:
+    path = Path(inspect.getsourcefile(function) or "")
+    root = Path(inspect.getsourcefile(Recurrent) or "").parents[2]
+    return f"{path.relative_to(root)}:{inspect.getsourcelines(function)[1]}"

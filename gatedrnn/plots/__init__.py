@@ -1,0 +1,1 @@
+"""Saved results → figures and pages; no model, no torch, nothing computed but positions and colours."""

@@ -1,0 +1,148 @@
+"""One sentence in one picture: gold tree above the words, induced tree below, master gate under each word."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+Span = tuple[int, int]
+
+AGREED, OWN, INK, FAINT = "#0f766e", "#c2410c", "#1f2937", "#9ca3af"
+_CLEAR = 0.34  # room between a word and the lowest constituent, in levels
+
+
+def tree_and_gates(
+    words: Sequence[str],
+    gold: Sequence[tuple[str, Span]],
+    induced: Sequence[Span],
+    gates_TN: Sequence[Sequence[float]],
+) -> Figure:
+    """Draw a sentence.
+
+    Args:
+        words: the columns.
+        gold: (label, span) of the gold constituents; empty for a sentence without a gold tree.
+        induced: spans of the induced tree. A constituent in both is green, in one alone orange.
+        gates_TN: master forget gate, a row a word; low units are drawn at the bottom.
+    """
+    n = len(words)
+    gold_spans, induced_spans = {span for _, span in gold}, set(induced)
+    gold_levels, induced_levels = _levels(gold_spans), _levels(induced_spans)
+    deep_gold, deep_induced = max(gold_levels.values(), default=0), max(induced_levels.values(), default=0)
+    heights = [0.3 * deep_gold + 0.2 if gold else 0.01, 0.32, 0.3 * deep_induced + 0.2, 1.25]
+    figure = Figure(figsize=(max(5.0, 0.82 * n + 0.9), sum(heights) + 0.5))
+    grid = figure.add_gridspec(4, 1, height_ratios=heights, hspace=0.0, left=0.09, right=0.99, top=0.99, bottom=0.06)
+    top, middle, below, heat = (figure.add_subplot(grid[k]) for k in range(4))
+    labels: dict[Span, list[str]] = {}
+    for label, span in gold:
+        labels.setdefault(span, []).append(label)
+    _draw_tree(top, n, gold_levels, induced_spans, {span: names[-1] for span, names in labels.items()})
+    _draw_tree(below, n, induced_levels, gold_spans if gold else induced_spans, {})
+    below.invert_yaxis()
+    for axes in (top, middle, below):
+        axes.set_xlim(-0.5, n - 0.5)
+        axes.axis("off")
+    for k, word in enumerate(words):
+        middle.text(
+            k, 0.5, word, ha="center", va="center", fontsize=9.5, color=INK, transform=middle.get_xaxis_transform()
+        )
+    for axes, name in ((top, "gold"), (below, "induced")):
+        if name == "induced" or gold:
+            axes.text(-0.005, 0.5, name, ha="right", va="center", fontsize=8.5, color=FAINT, transform=axes.transAxes)
+    image = np.asarray(gates_TN, dtype=float).T
+    heat.imshow(image, aspect="auto", origin="lower", cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest")
+    heat.set_xticks([])
+    heat.set_yticks([0, len(image) - 1], ["short-lived", "long-lived"], fontsize=7.5, color=FAINT)
+    heat.tick_params(length=0)
+    heat.spines[:].set_visible(False)
+    heat.set_xlabel(
+        "master forget gate: pale where the state is erased, dark where it is kept", fontsize=7.5, color=FAINT
+    )
+    return figure
+
+
+def curve(epochs: Sequence[int], series: dict[str, Sequence[float]]) -> Figure:
+    """Perplexity by epoch on a logarithmic axis, one line a series."""
+    figure = Figure(figsize=(6.4, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    for (name, values), color in zip(series.items(), (FAINT, AGREED), strict=False):
+        axes.plot(epochs, values, marker="o", markersize=4, linewidth=1.8, color=color, label=name)
+        axes.annotate(
+            f"{values[-1]:.1f}", (epochs[-1], values[-1]), (6, 0), textcoords="offset points", va="center", color=color
+        )
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+    axes.yaxis.set_minor_formatter(matplotlib.ticker.FormatStrFormatter("%.0f"))
+    axes.set_xticks(list(epochs))
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("perplexity")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return figure
+
+
+def to_svg(figure: Figure) -> str:
+    """A figure as an inline SVG element: text as text, reproducible bytes."""
+    stream = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gatedrnn", "font.family": "sans-serif"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, PDF or SVG, by the file's ending."""
+    figure.savefig(path, dpi=160, facecolor="white")
+
+
+def _levels(spans: set[Span]) -> dict[Span, int]:
+    """Height of each constituent: one more than the highest inside it."""
+    levels: dict[Span, int] = {}
+    for span in sorted(spans, key=lambda s: s[1] - s[0]):
+        inside = [level for other, level in levels.items() if span[0] <= other[0] and other[1] <= span[1]]
+        levels[span] = 1 + max(inside, default=0)
+    return levels
+
+
+def _draw_tree(axes: Axes, n: int, levels: dict[Span, int], other: set[Span], labels: dict[Span, str]) -> None:
+    def center(span: Span) -> float:
+        children = _children(span, levels)
+        return (position(children[0]) + position(children[-1])) / 2
+
+    def position(node: Span) -> float:
+        return node[0] if node[1] - node[0] == 1 else center(node)
+
+    for span, level in levels.items():
+        color = AGREED if span in other else OWN
+        x, children = center(span), _children(span, levels)
+        for child in children:
+            low = levels.get(child, _CLEAR - 1)
+            axes.plot([position(child), position(child), x], [low, level, level], color=color, linewidth=1.5)
+        if labels:
+            axes.text(
+                x,
+                level + 0.08,
+                labels.get(span, ""),
+                ha="center",
+                va="bottom",
+                fontsize=7.5,
+                color=color,
+                fontweight="bold",
+            )
+    axes.set_ylim(-0.2, max(levels.values(), default=0) + 0.75)
+
+
+def _children(span: Span, levels: dict[Span, int]) -> list[Span]:
+    """The constituents and words directly below `span`, left to right."""
+    i, j = span
+    children: list[Span] = []
+    while i < j:
+        ends = [b for a, b in levels if a == i and b <= j and (a, b) != span]
+        end = max(ends, default=i + 1)
+        children.append((i, end))
+        i = end
+    return children
