@@ -2,6 +2,6 @@
 
 from gatedrnn.models.config import LanguageModelConfig
 from gatedrnn.models.generation import generate
-from gatedrnn.models.language_model import LanguageModel, LanguageModelOutput, next_token_loss
+from gatedrnn.models.language_model import LanguageModel, LanguageModelOutput
 
-__all__ = ["LanguageModel", "LanguageModelConfig", "LanguageModelOutput", "generate", "next_token_loss"]
+__all__ = ["LanguageModel", "LanguageModelConfig", "LanguageModelOutput", "generate"]

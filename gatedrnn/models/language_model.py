@@ -15,6 +15,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models import saving
 from gatedrnn.models.config import LanguageModelConfig
+from gatedrnn.models.loss import chunked_cross_entropy
 
 States = list[State]
 
@@ -23,12 +24,14 @@ class LanguageModelOutput(NamedTuple):
     """What a forward gives.
 
     Args:
-        logits: next-token scores [T, B, V].
+        logits: next-token scores [T, B, V]; None with targets, where they are never held at once.
+        loss: mean cross-entropy in nats, None without targets.
         states: final states by layer, each state [1, B, H]; pass them on to carry context over windows.
         gates: traces by layer if asked for, {gate name: [T, B, N]}, else None.
     """
 
-    logits: Tensor
+    logits: Tensor | None
+    loss: Tensor | None
     states: States
     gates: list[Trace] | None
 
@@ -73,22 +76,27 @@ class LanguageModel(nn.Module):
         tokens: Tensor,
         states: States | None = None,
         *,
+        targets: Tensor | None = None,
         lengths: Tensor | list[int] | None = None,
         return_gates: bool = False,
     ) -> LanguageModelOutput:
-        """Score every next token.
+        """Score every next token, or give the loss of those that came.
 
         Args:
             tokens: ids [T, B], int64, in 0…V − 1.
             states: as an earlier output gave them, None for zeros.
+            targets: ids [T, B] to be predicted, −100 where nothing is; with them the output has `loss`, without them `logits`.
             lengths: tokens that count in each column [B], None for all.
             return_gates: also give the trace of every layer.
 
         Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.
         """
         hidden, finals, traces = self._hidden(tokens, states, lengths, return_gates, len(self.layers))
-        logits = self.decoder(self.output_dropout(hidden))
-        return LanguageModelOutput(logits, finals, traces if return_gates else None)
+        hidden, gates = self.output_dropout(hidden), traces if return_gates else None
+        if targets is None:
+            return LanguageModelOutput(self.decoder(hidden), None, finals, gates)
+        loss = chunked_cross_entropy(hidden.flatten(0, 1), self.decoder.weight, self.decoder.bias, targets.flatten())
+        return LanguageModelOutput(None, loss, finals, gates)
 
     def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layer: int) -> Trace:
         """Gates of layer `layer` (from 1), {gate name: [T, B, N]}: as `forward`, without the layers above and the decoder."""
@@ -109,11 +117,6 @@ class LanguageModel(nn.Module):
             finals.append(state if isinstance(state, tuple) else (state,))
             traces += gates[0] if gates else []
         return hidden, finals, traces
-
-    def loss(self, tokens: Tensor, targets: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-        """Mean cross-entropy in nats over the targets [T, B] that are not −100, and the final states."""
-        output = self(tokens, states)
-        return next_token_loss(output.logits, targets), output.states
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write `config.yaml` (section model) and `model.safetensors` into `folder`, each atomically."""
@@ -149,8 +152,3 @@ class LanguageModel(nn.Module):
 
     def _given(self, state: State) -> Any:
         return state if len(state) > 1 else state[0]
-
-
-def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats of logits [T, B, V] over the targets [T, B] that are not −100."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

@@ -22,7 +22,7 @@ p { margin: 6px 0 14px; max-width: 76ch; } .soft { color: var(--soft); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 14px; margin: 26px 0; }
 .tile, .card { background: #fff; border: 1px solid var(--line); border-radius: 12px; padding: 16px 18px; }
 .tile b { display: block; font-size: 30px; line-height: 1.15; color: var(--good); } .tile span { color: var(--soft); font-size: 14px; }
-.card { margin: 14px 0; overflow-x: auto; } .card svg { height: auto; max-width: none; }
+.card { margin: 14px 0; overflow-x: auto; } .card svg { height: auto; max-width: 100%; }
 .bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: 7px 14px; align-items: center; }
 .bar { background: #eef2f7; border-radius: 5px; height: 16px; } .bar i { display: block; height: 100%; border-radius: 5px; background: #a8b3c2; }
 .bar i.model { background: var(--good); } .num { font-variant-numeric: tabular-nums; text-align: right; }

@@ -34,8 +34,9 @@ def tree_and_gates(
     gold_levels, induced_levels = _levels(gold_spans), _levels(induced_spans)
     deep_gold, deep_induced = max(gold_levels.values(), default=0), max(induced_levels.values(), default=0)
     heights = [0.3 * deep_gold + 0.2 if gold else 0.01, 0.32, 0.3 * deep_induced + 0.2, 1.25]
-    figure = Figure(figsize=(max(5.0, 0.82 * n + 0.9), sum(heights) + 0.5))
-    grid = figure.add_gridspec(4, 1, height_ratios=heights, hspace=0.0, left=0.09, right=0.99, top=0.99, bottom=0.06)
+    width = 0.78 * n + 1.1
+    figure = Figure(figsize=(width, sum(heights) + 0.5))
+    grid = figure.add_gridspec(4, 1, height_ratios=heights, hspace=0.0, left=1.0 / width, right=0.99, top=0.99, bottom=0.06)
     top, middle, below, heat = (figure.add_subplot(grid[k]) for k in range(4))
     labels: dict[Span, list[str]] = {}
     for label, span in gold:
@@ -52,7 +53,7 @@ def tree_and_gates(
         )
     for axes, name in ((top, "gold"), (below, "induced")):
         if name == "induced" or gold:
-            axes.text(-0.005, 0.5, name, ha="right", va="center", fontsize=8.5, color=FAINT, transform=axes.transAxes)
+            axes.text(-0.08 / width, 0.5, name, ha="right", va="center", fontsize=8.5, color=FAINT, transform=axes.transAxes)
     image = np.asarray(gates_TN, dtype=float).T
     heat.imshow(image, aspect="auto", origin="lower", cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest")
     heat.set_xticks([])
@@ -123,16 +124,9 @@ def _draw_tree(axes: Axes, n: int, levels: dict[Span, int], other: set[Span], la
             low = levels.get(child, _CLEAR - 1)
             axes.plot([position(child), position(child), x], [low, level, level], color=color, linewidth=1.5)
         if labels:
-            axes.text(
-                x,
-                level + 0.08,
-                labels.get(span, ""),
-                ha="center",
-                va="bottom",
-                fontsize=7.5,
-                color=color,
-                fontweight="bold",
-            )
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
+            text = labels.get(span, "")
+            axes.text(x, level + 0.1, text, ha="center", va="bottom", size=7.5, color=color, weight="bold", bbox=box, zorder=3)
     axes.set_ylim(-0.2, max(levels.values(), default=0) + 0.75)
 
 

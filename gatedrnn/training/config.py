@@ -28,7 +28,8 @@ class TrainingConfig:
         learning_rate: at the start.
         weight_decay: L2, decoupled for adamw.
         gradient_clip: largest gradient norm, 0 for no clipping.
-        plateau_factor: the learning rate is multiplied by it after an epoch that does not improve the validation loss.
+        plateau_factor: the learning rate is multiplied by it after an epoch that does not improve enough.
+        plateau_threshold: the share of the validation loss by which an epoch must improve on the best.
         evaluation_batch_size: stretches side by side in validation.
         seed: of initialisation, dropout and gate noise.
         device: auto, cpu, cuda, … (Lightning Fabric's accelerator).
@@ -40,14 +41,15 @@ class TrainingConfig:
 
     epochs: int = 10
     minutes: float | None = None
-    batch_size: int = 32
-    sequence_length: int = 70
+    batch_size: int = 20
+    sequence_length: int = 35
     optimizer: str = "adam"
     learning_rate: float = 0.002
     weight_decay: float = 0.0
     gradient_clip: float = 1.0
     plateau_factor: float = 0.5
-    evaluation_batch_size: int = 10
+    plateau_threshold: float = 0.01
+    evaluation_batch_size: int = 32
     seed: int = 1
     device: str = "auto"
     precision: str = "32-true"
@@ -60,7 +62,7 @@ class TrainingConfig:
         if self.minutes is not None:
             positive_number("training.minutes", self.minutes)
         positive_number("training.learning_rate", self.learning_rate)
-        for name in ("weight_decay", "gradient_clip"):
+        for name in ("weight_decay", "gradient_clip", "plateau_threshold"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise ArgumentError(f"training.{name}", "must be a finite number of at least 0", value)

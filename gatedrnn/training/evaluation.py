@@ -8,8 +8,6 @@ import torch
 from torch import nn
 
 from gatedrnn.data import EOS, Vocabulary, windows
-from gatedrnn.data.batching import PAD_TARGET
-from gatedrnn.models import next_token_loss
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,10 @@ def evaluate(
     total, count, states = 0.0, 0, None
     for window in windows(tokens, min(batch_size, len(tokens)), sequence_length, vocabulary.ids[EOS]):
         inputs, targets = (torch.from_numpy(a).to(device) for a in (window.inputs_TB, window.targets_TB))
-        output = model(inputs, states)
+        output = model(inputs, states, targets=targets)
         states = output.states
-        if bool((targets != PAD_TARGET).any()):
-            total += float(next_token_loss(output.logits, targets)) * window.tokens
+        if window.tokens:
+            total += float(output.loss) * window.tokens
             count += window.tokens
     model.train(training)
     loss = total / count

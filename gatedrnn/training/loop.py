@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, Corpus, windows
 from gatedrnn.data.batching import steps_per_epoch
-from gatedrnn.models import LanguageModel, next_token_loss
+from gatedrnn.models import LanguageModel
 from gatedrnn.models.saving import save_weights
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.evaluation import evaluate
@@ -118,16 +118,16 @@ class _Loop:
 
     def _step(self, inputs: Any, targets: Any, states: Any) -> tuple[float, Any]:
         device = self.fabric.device
-        output = self.model(torch.from_numpy(inputs).to(device), states)
-        loss: Tensor = next_token_loss(output.logits, torch.from_numpy(targets).to(device))
+        inputs_TB, targets_TB = (torch.from_numpy(array).to(device) for array in (inputs, targets))
+        output = self.model(inputs_TB, states, targets=targets_TB)
         self.optimizer.zero_grad()
-        self.fabric.backward(loss)
+        self.fabric.backward(output.loss)
         if self.config.training.gradient_clip:
             self.fabric.clip_gradients(
                 self.model, self.optimizer, max_norm=self.config.training.gradient_clip, error_if_nonfinite=False
             )
         self.optimizer.step()
-        return float(loss.detach()), [tuple(state.detach() for state in layer) for layer in output.states]
+        return float(output.loss.detach()), [tuple(state.detach() for state in layer) for layer in output.states]
 
     def _validate(self, epoch: int, train_loss: float, tokens_per_second: float) -> None:
         began = time.monotonic()
@@ -138,12 +138,12 @@ class _Loop:
         self.validation_seconds = time.monotonic() - began
         rate = self.optimizer.param_groups[0]["lr"]
         improved = self.best is None or result.loss_nats < self.best
+        if self.best is not None and result.loss_nats > self.best * (1 - training.plateau_threshold):
+            for group in self.optimizer.param_groups:
+                group["lr"] *= training.plateau_factor
         if improved:
             self.best = result.loss_nats
             self._save()
-        else:
-            for group in self.optimizer.param_groups:
-                group["lr"] *= training.plateau_factor
         record = {
             "epoch": epoch,
             "step": self.steps,
@@ -170,7 +170,7 @@ class _Loop:
 
 def _optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
     make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
-    return make(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    return make(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
 
 
 def _fabric(training: TrainingConfig) -> Fabric:

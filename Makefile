@@ -1,0 +1,37 @@
+# Two commands a stranger needs: `make demo` and `make test`. Each creates .venv on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+
+.PHONY: demo test check bench docs clean
+
+demo: .venv/.run
+	$(BIN)/gatedrnn demo --out gatedrnn-demo
+
+test: .venv/.dev
+	$(BIN)/python -m pytest
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: .venv/.run
+	$(BIN)/python benchmarks/recurrence.py
+
+docs: .venv/.dev
+	$(BIN)/sphinx-build -W -q docs docs/_build
+
+clean:
+	rm -rf .venv docs/_build gatedrnn-demo
+
+.venv/.run: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e .
+	touch $@
+
+.venv/.dev: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[dev]'
+	touch $@ .venv/.run

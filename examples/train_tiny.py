@@ -1,0 +1,32 @@
+"""A language model on the built-in grammar in Python alone: text, training, perplexity, one tree."""
+
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from gatedrnn.data import EOS, Corpus, find_splits, write_corpus
+from gatedrnn.models import LanguageModelConfig
+from gatedrnn.studies.parsing import read_sentences
+from gatedrnn.training.config import RunConfig, TrainingConfig
+from gatedrnn.training.evaluation import evaluate
+from gatedrnn.training.loop import train
+from gatedrnn.training.progress import TrainingDisplay
+from gatedrnn.training.run import load_run
+from gatedrnn.trees import brackets, distances_to_spans
+
+with tempfile.TemporaryDirectory() as folder:
+    text, out = Path(folder, "text"), Path(folder, "run")
+    write_corpus(text, seed=1, train=600, valid=100, test=100)
+    corpus = Corpus(find_splits(text))
+    model = LanguageModelConfig(embedding_size=32, hidden_sizes=(32, 32), chunk_size=4)
+    config = RunConfig(model=model, training=TrainingConfig(epochs=2, learning_rate=0.01, device="cpu"))
+    with TrainingDisplay(Console(), config.training.epochs) as display:
+        train(config, corpus, out, display)
+
+    run = load_run(out)
+    print("test perplexity", round(evaluate(run.model, corpus["test"], run.vocabulary).perplexity, 2))
+    words = "the old pilot near the guards sleeps".split()
+    ids = run.vocabulary.encode(words)
+    (reading,) = read_sentences(run.model, [ids], run.vocabulary.ids[EOS], layer=1)
+    print(brackets(distances_to_spans(reading.distances, "unbiased"), words))

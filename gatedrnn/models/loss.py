@@ -1,0 +1,79 @@
+"""Cross-entropy of a decoder without ever holding the logits of a whole window.
+
+The logits of a few rows at a time give their loss and, at once, their share of every gradient; backward only scales. Memory
+is bounded by the chunk, and no window-sized array is written and read again.
+Dimensions: N tokens, E width of the decoder's input, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+IGNORED = -100
+"""A target that predicts nothing."""
+
+_CHUNK_LOGITS = 2 << 20
+
+
+def chunked_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """Mean of −log softmax(hidden Wᵀ + b)[target] in nats over the targets that are not −100.
+
+    Args:
+        hidden: [N, E]; weight: [V, E]; bias: [V].
+        targets: [N], int64 in 0…V − 1 or −100.
+
+    Returns: a scalar in float32 at least; NaN if every target is −100, as torch's.
+    """
+    autocast = torch.is_autocast_enabled(hidden.device.type)
+    dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else weight.dtype
+    return _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, dtype, torch.is_grad_enabled())  # type: ignore[return-value]
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Gradients are worked out in forward, while a chunk's probabilities are in cache."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, dtype: torch.dtype, differentiate: bool
+    ) -> Tensor:
+        full = torch.promote_types(weight.dtype, torch.float32)
+        needed = differentiate and any(ctx.needs_input_grad)
+        hidden_c, weight_c, bias_c = hidden.to(dtype), weight.to(dtype), bias.to(full)
+        d_hidden = torch.empty_like(hidden_c) if needed else None
+        d_weight = torch.zeros_like(weight, dtype=full) if needed else None
+        d_bias = torch.zeros_like(bias_c) if needed else None
+        count = (targets != IGNORED).sum()
+        total = torch.zeros((), dtype=full, device=hidden.device)
+        rows = max(1, _CHUNK_LOGITS // len(weight))
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, len(targets), rows):
+                part = slice(start, start + rows)
+                kept = targets[part] != IGNORED
+                target = targets[part].masked_fill(~kept, 0)[:, None]
+                logits = F.linear(hidden_c[part], weight_c).to(full).add_(bias_c)
+                log_p = logits.log_softmax(-1)
+                total -= (log_p.gather(-1, target).squeeze(-1) * kept).sum()
+                if d_hidden is None or d_weight is None or d_bias is None:
+                    continue
+                share = (kept / count).to(full)[:, None]
+                error = log_p.exp_().mul_(share).scatter_add_(-1, target, -share)
+                d_bias += error.sum(0)
+                error = error.to(dtype)
+                d_hidden[part] = error @ weight_c
+                if d_weight.dtype == dtype:
+                    d_weight.addmm_(error.t(), hidden_c[part])
+                else:
+                    d_weight += error.t() @ hidden_c[part]
+        if needed:
+            ctx.save_for_backward(d_hidden, d_weight, d_bias)
+            ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
+        return total / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return *(saved.to(dtype) * grad.to(dtype) for saved, dtype in gradients), None, None, None

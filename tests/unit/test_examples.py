@@ -1,0 +1,38 @@
+"""Every example runs as its user would run it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(script: str, *arguments: str) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(EXAMPLES / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("drop_in.py", "master_forget"), ("torch_weights.py", "largest difference"), ("train_tiny.py", "(X ")],
+)
+def test_example(script: str, expected: str):
+    assert expected in run(script)
+
+
+def test_draw_sentence(tmp_path: Path):
+    sentence = {"words": ["a", "b", "c"], "gold": [["S", [0, 3]]], "induced": [[0, 3], [1, 3]], "f1": 0.0}
+    (tmp_path / "sentences.json").write_text(json.dumps([sentence | {"gates": [[0, 1], [0.2, 1], [0.5, 1]]}]))
+    run("draw_sentence.py", str(tmp_path), str(tmp_path / "picture.png"))
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_examples_stay_short():
+    assert all(len(path.read_text().splitlines()) <= 80 for path in EXAMPLES.glob("*.py"))
