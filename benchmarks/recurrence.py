@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -29,12 +30,12 @@ PEERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 def stack(cell: str, shape: dict[str, Any]) -> nn.ModuleList:
     options = {"chunk_size": shape["chunk_size"]} if "chunk_size" in CELLS[cell].options else {}
     sizes = shape["sizes"]
-    return nn.ModuleList(Recurrent(cell, a, b, **options) for a, b in zip(sizes, sizes[1:], strict=False))
+    return nn.ModuleList(Recurrent(cell, a, b, **options) for a, b in pairwise(sizes))
 
 
 def peer_stack(cell: str, shape: dict[str, Any]) -> nn.ModuleList:
     sizes = shape["sizes"]
-    return nn.ModuleList(PEERS[cell](a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+    return nn.ModuleList(PEERS[cell](a, b) for a, b in pairwise(sizes))
 
 
 def train_step(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
@@ -53,7 +54,9 @@ def check(cell: str, shape: dict[str, Any]) -> None:
     truth.load_state_dict(ours.state_dict())
     expected = train_step(truth, x.to(next(truth.parameters()).dtype))
     pairs = [(train_step(ours, x), expected)]
-    pairs += [(a.grad, b.grad) for a, b in zip(ours.parameters(), truth.parameters(), strict=True)]  # type: ignore[misc]
+    for a, b in zip(ours.parameters(), truth.parameters(), strict=True):
+        assert a.grad is not None and b.grad is not None
+        pairs.append((a.grad, b.grad))
     worst = max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
     if not worst < 1e-5:
         sys.exit(f"benchmarks/recurrence.py: {cell} is wrong by {worst:.2g}; no speed is printed")
@@ -85,8 +88,12 @@ def main() -> None:
     medians = measure(shape, options.runs)
     tokens = shape["steps"] * shape["batch"]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    about = f"{options.shape} {shape['sizes']}, T={shape['steps']}, B={shape['batch']}, {torch.get_num_threads()} threads"
-    print(f"{about}; torch {torch.__version__}, {platform.machine()}, commit {commit or 'unknown'}, {options.runs} runs\n")
+    about = (
+        f"{options.shape} {shape['sizes']}, T={shape['steps']}, B={shape['batch']}, {torch.get_num_threads()} threads"
+    )
+    print(
+        f"{about}; torch {torch.__version__}, {platform.machine()}, commit {commit or 'unknown'}, {options.runs} runs\n"
+    )
     print("| layers | backend | ms a step | tokens/s | against torch.nn.LSTM |\n|---|---|--:|--:|--:|")
     for name, value in medians.items():
         backend = "torch" if name.startswith("torch") else "reference"

@@ -26,7 +26,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     run = load_run(out)
     print("test perplexity", round(evaluate(run.model, corpus["test"], run.vocabulary).perplexity, 2))
-    words = "the old pilot near the guards sleeps".split()
+    words = ["the", "old", "pilot", "near", "the", "guards", "sleeps"]
     ids = run.vocabulary.encode(words)
     (reading,) = read_sentences(run.model, [ids], run.vocabulary.ids[EOS], layer=1)
     print(brackets(distances_to_spans(reading.distances, "unbiased"), words))

@@ -3,12 +3,13 @@
 from gatedrnn.cells import CELLS
 from gatedrnn.core.errors import ArgumentError, BackendError, CheckpointError, DataError, GatedRNNError
 from gatedrnn.gates import Gates, syntactic_distance
-from gatedrnn.layers import GRU, LSTM, ONLSTM, RNN, CoupledLSTM, G2LSTM, PeepholeLSTM, Recurrent
+from gatedrnn.layers import G2LSTM, GRU, LSTM, ONLSTM, RNN, CoupledLSTM, PeepholeLSTM, Recurrent
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CELLS",
+    "G2LSTM",
     "GRU",
     "LSTM",
     "ONLSTM",
@@ -18,7 +19,6 @@ __all__ = [
     "CheckpointError",
     "CoupledLSTM",
     "DataError",
-    "G2LSTM",
     "GatedRNNError",
     "Gates",
     "PeepholeLSTM",

@@ -41,9 +41,11 @@ class Gate:
 
     @property
     def perturbable(self) -> bool:
+        """Whether temperature and noise mean something here: a sigmoid or cumax gate."""
         return self.squash in _PERTURBABLE
 
     def __call__(self, logits: Tensor) -> Tensor:
+        """Values [..., units] of logits [..., rows]."""
         values = SQUASHES[self.squash](logits, self.hard)
         return values if self.units is None else values[..., : self.units]
 

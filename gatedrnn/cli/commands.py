@@ -90,7 +90,8 @@ def generate(options: Options) -> None:
 
 def parse(options: Options) -> None:
     """`gatedrnn parse`."""
-    from gatedrnn.studies.parsing import default_layer, read_sentences as read
+    from gatedrnn.studies.parsing import default_layer
+    from gatedrnn.studies.parsing import read_sentences as read
     from gatedrnn.trees import brackets, distances_to_spans
 
     run = load_run(options.run)
@@ -114,7 +115,8 @@ def parse(options: Options) -> None:
 
 def eval_parsing(options: Options) -> None:
     """`gatedrnn eval-parsing`."""
-    from gatedrnn.studies.parsing import default_layer, evaluate_parsing, read_sentences as read
+    from gatedrnn.studies.parsing import default_layer, evaluate_parsing
+    from gatedrnn.studies.parsing import read_sentences as read
     from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
     from gatedrnn.trees import ALGORITHMS, distances_to_spans, gold_tree
 

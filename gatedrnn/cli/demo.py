@@ -10,7 +10,14 @@ from rich.console import Console
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import (
-    CONSTRUCTIONS, EOS, Corpus, DataConfig, agreement_pairs, find_splits, read_treebank, write_corpus,
+    CONSTRUCTIONS,
+    EOS,
+    Corpus,
+    DataConfig,
+    agreement_pairs,
+    find_splits,
+    read_treebank,
+    write_corpus,
 )  # fmt: skip
 from gatedrnn.models import LanguageModelConfig
 from gatedrnn.plots.report import write_report

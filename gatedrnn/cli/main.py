@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
+from jsonargparse import ActionConfigFile, ArgumentParser, Namespace  # pyright: ignore[reportPrivateImportUsage]
 
 import gatedrnn
 from gatedrnn.cells import CELLS

@@ -27,6 +27,7 @@ class LockedDropout(nn.Module):
         return input * F.dropout(torch.ones_like(input[:1]), self.p)
 
     def extra_repr(self) -> str:
+        """The rate, for repr."""
         return f"p={self.p}"
 
 
@@ -48,4 +49,5 @@ class EmbeddingDropout(nn.Module):
         return weight * F.dropout(weight.new_ones(len(weight), 1), self.p)
 
     def extra_repr(self) -> str:
+        """The rate, for repr."""
         return f"p={self.p}"

@@ -34,6 +34,7 @@ class Batch:
 
     @property
     def size(self) -> int:
+        """B."""
         return self.x_TBD.shape[1]
 
     def restore(self, output_TBH: Tensor) -> Any:

@@ -17,8 +17,7 @@ from gatedrnn.core.checks import one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.inputs import Batch, read_input, read_state
-from gatedrnn.sequence import Request, backend_for, choices, draw_noise, fold
-from gatedrnn.sequence.perturb import fold_noise
+from gatedrnn.sequence import Request, backend_for, choices, draw_noise, fold, fold_noise
 
 
 class RecurrentBase(nn.Module, ABC):
@@ -119,7 +118,7 @@ class RecurrentBase(nn.Module, ABC):
         Raises: ArgumentError: a shape, type, length or number of states does not fit.
         """
         owner = type(self).__name__
-        batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._dtype())
+        batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shape(batch), batch)
         if noise is not None and len(noise) != len(self._places()):
             raise ArgumentError(f"{owner}.noise", f"must have {len(self._places())} entries", len(noise))
@@ -138,14 +137,14 @@ class RecurrentBase(nn.Module, ABC):
                 traces.append(trace)
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         stacked = tuple(batch.restore_state(torch.stack(layers)) for layers in zip(*finals, strict=True))
-        result = batch.restore(x_TBD), stacked if len(stacked) > 1 else stacked[0]
+        result = batch.restore(x_TBD), stacked if len(self.spec.states) > 1 else stacked[0]
         if not return_gates:
             return result
         return *result, [{name: batch.restore_gate(gate) for name, gate in trace.items()} for trace in traces]
 
     def sample_noise(self, steps: int, batch: int, generator: torch.Generator | None = None) -> list[Tensor | None]:
         """Gate noise for `forward(noise=…)`: a list by layer and direction of [T, B, R], None without noise."""
-        like = self.weight_hh_l0
+        like = self._weight
         return [
             draw_noise(self.spec, self.gates, steps, batch, generator=generator, device=like.device, dtype=like.dtype)
             for _ in self._places()
@@ -172,7 +171,7 @@ class RecurrentBase(nn.Module, ABC):
     ) -> tuple[Tensor, State, Trace]:
         if draw and self.training:
             steps, size = x_TBD.shape[:2]
-            dtype = self.weight_hh_l0.dtype
+            dtype = self._weight.dtype
             noise = draw_noise(self.spec, self.gates, steps, size, device=x_TBD.device, dtype=dtype)
         folded = fold_noise(noise, self.gates, self.training)
         request = self.request(
@@ -199,10 +198,12 @@ class RecurrentBase(nn.Module, ABC):
     def _state_shape(self, batch: Batch) -> tuple[int, int, int]:
         return (self.num_layers * self._directions, batch.size, self.hidden_size)
 
-    def _dtype(self) -> torch.dtype:
-        return self.weight_hh_l0.dtype
+    @property
+    def _weight(self) -> Tensor:
+        return self.get_parameter("weight_hh_l0")
 
     def extra_repr(self) -> str:
+        """Sizes and whatever differs from its default, for repr."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
         defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
         defaults |= {"weight_dropout": 0.0, "backend": "auto"}

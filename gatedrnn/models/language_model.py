@@ -151,4 +151,4 @@ class LanguageModel(nn.Module):
             )
 
     def _given(self, state: State) -> Any:
-        return state if len(state) > 1 else state[0]
+        return state[0] if len(state) == 1 else state

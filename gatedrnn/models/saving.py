@@ -1,6 +1,7 @@
 """A model on disk: `config.yaml` and `model.safetensors`; nothing is unpickled, nothing is half written."""
 
 from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 

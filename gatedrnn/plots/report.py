@@ -21,14 +21,18 @@ h1 { font-size: 30px; line-height: 1.2; margin: 0 0 8px; } h2 { font-size: 20px;
 p { margin: 6px 0 14px; max-width: 76ch; } .soft { color: var(--soft); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 14px; margin: 26px 0; }
 .tile, .card { background: #fff; border: 1px solid var(--line); border-radius: 12px; padding: 16px 18px; }
-.tile b { display: block; font-size: 30px; line-height: 1.15; color: var(--good); } .tile span { color: var(--soft); font-size: 14px; }
+.tile b { display: block; font-size: 30px; line-height: 1.15; color: var(--good); } 
+.tile span { color: var(--soft); font-size: 14px; }
 .card { margin: 14px 0; overflow-x: auto; } .card svg { height: auto; max-width: 100%; }
 .bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: 7px 14px; align-items: center; }
-.bar { background: #eef2f7; border-radius: 5px; height: 16px; } .bar i { display: block; height: 100%; border-radius: 5px; background: #a8b3c2; }
+.bar { background: #eef2f7; border-radius: 5px; height: 16px; }
+.bar i { display: block; height: 100%; border-radius: 5px; background: #a8b3c2; }
 .bar i.model { background: var(--good); } .num { font-variant-numeric: tabular-nums; text-align: right; }
-table { border-collapse: collapse; width: 100%; } th, td { padding: 5px 10px; text-align: right; border-bottom: 1px solid var(--line);
-font-variant-numeric: tabular-nums; } th:first-child, td:first-child { text-align: left; } tr.model td { font-weight: 700; color: var(--good); }
-.key i { display: inline-block; width: 22px; height: 4px; border-radius: 2px; vertical-align: middle; margin: 0 6px 0 14px; }
+table { border-collapse: collapse; width: 100%; } th, td { padding: 5px 10px; text-align: right;
+border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; }
+th:first-child, td:first-child { text-align: left; } tr.model td { font-weight: 700; color: var(--good); }
+.key i { display: inline-block; width: 22px; height: 4px; border-radius: 2px;
+vertical-align: middle; margin: 0 6px 0 14px; }
 </style></head><body><main>
 <h1>A grammar learned from plain text</h1>
 <p>An ordered-neurons LSTM ($size) read $train sentences of the built-in grammar, as words alone. No tree was ever shown to it.
@@ -50,7 +54,8 @@ binary tree can reach against these gold trees.</p>
 <p>Share of sentence pairs in which the sentence whose verb agrees is the more probable one; chance is 50&nbsp;%.</p>
 <div class="card bars">$agreement</div>
 <h2>Ten test sentences</h2>
-<p class="key">The first ten of the test text with at least six words. Gold tree above the words, induced tree below; under each word
+<p class="key">The first ten of the test text with at least six words.
+Gold tree above the words, induced tree below; under each word
 the master forget gate that the tree is read from.
 <i style="background:var(--good)"></i>in both trees <i style="background:var(--own)"></i>in one alone</p>
 $cards

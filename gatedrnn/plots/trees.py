@@ -1,13 +1,14 @@
 """One sentence in one picture: gold tree above the words, induced tree below, master gate under each word."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, ScalarFormatter
 
 Span = tuple[int, int]
 
@@ -36,7 +37,9 @@ def tree_and_gates(
     heights = [0.3 * deep_gold + 0.2 if gold else 0.01, 0.32, 0.3 * deep_induced + 0.2, 1.25]
     width = 0.78 * n + 1.1
     figure = Figure(figsize=(width, sum(heights) + 0.5))
-    grid = figure.add_gridspec(4, 1, height_ratios=heights, hspace=0.0, left=1.0 / width, right=0.99, top=0.99, bottom=0.06)
+    grid = figure.add_gridspec(
+        4, 1, height_ratios=heights, hspace=0.0, left=1.0 / width, right=0.99, top=0.99, bottom=0.06
+    )
     top, middle, below, heat = (figure.add_subplot(grid[k]) for k in range(4))
     labels: dict[Span, list[str]] = {}
     for label, span in gold:
@@ -53,7 +56,9 @@ def tree_and_gates(
         )
     for axes, name in ((top, "gold"), (below, "induced")):
         if name == "induced" or gold:
-            axes.text(-0.08 / width, 0.5, name, ha="right", va="center", fontsize=8.5, color=FAINT, transform=axes.transAxes)
+            axes.text(
+                -0.08 / width, 0.5, name, ha="right", va="center", fontsize=8.5, color=FAINT, transform=axes.transAxes
+            )
     image = np.asarray(gates_TN, dtype=float).T
     heat.imshow(image, aspect="auto", origin="lower", cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest")
     heat.set_xticks([])
@@ -66,7 +71,7 @@ def tree_and_gates(
     return figure
 
 
-def curve(epochs: Sequence[int], series: dict[str, Sequence[float]]) -> Figure:
+def curve(epochs: Sequence[int], series: Mapping[str, Sequence[float]]) -> Figure:
     """Perplexity by epoch on a logarithmic axis, one line a series."""
     figure = Figure(figsize=(6.4, 2.6), layout="constrained")
     axes = figure.add_subplot()
@@ -76,8 +81,8 @@ def curve(epochs: Sequence[int], series: dict[str, Sequence[float]]) -> Figure:
             f"{values[-1]:.1f}", (epochs[-1], values[-1]), (6, 0), textcoords="offset points", va="center", color=color
         )
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
-    axes.yaxis.set_minor_formatter(matplotlib.ticker.FormatStrFormatter("%.0f"))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(FormatStrFormatter("%.0f"))
     axes.set_xticks(list(epochs))
     axes.set_xlabel("epoch")
     axes.set_ylabel("perplexity")
@@ -126,7 +131,9 @@ def _draw_tree(axes: Axes, n: int, levels: dict[Span, int], other: set[Span], la
         if labels:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
             text = labels.get(span, "")
-            axes.text(x, level + 0.1, text, ha="center", va="bottom", size=7.5, color=color, weight="bold", bbox=box, zorder=3)
+            axes.text(
+                x, level + 0.1, text, ha="center", va="bottom", size=7.5, color=color, weight="bold", bbox=box, zorder=3
+            )
     axes.set_ylim(-0.2, max(levels.values(), default=0) + 0.75)
 
 

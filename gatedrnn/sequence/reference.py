@@ -3,21 +3,27 @@
 Dimensions: T time, B batch, D input, H hidden, R rows of all gates.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gatedrnn.cells import State, Trace
-
-if TYPE_CHECKING:
-    from gatedrnn.sequence.dispatch import Request
+from gatedrnn.cells import Trace
+from gatedrnn.sequence.request import Request, Result
 
 
-def run(request: Request) -> tuple[Tensor, State, Trace | None]:
+class Reference:
+    """Eager PyTorch, one step at a time: the truth, for every request."""
+
+    def supports(self, request: Request) -> str | None:
+        """None: nothing is refused."""
+        return None
+
+    def run(self, request: Request) -> Result:
+        """See `run`."""
+        return run(request)
+
+
+def run(request: Request) -> Result:
     """Run one layer and direction; see `Request` and `Result` for shapes.
 
     A row's state stands still where t ≥ its length, so a reversed row starts at its last step without being turned round.
@@ -50,4 +56,4 @@ def run(request: Request) -> tuple[Tensor, State, Trace | None]:
         outputs.reverse()
         traces.reverse()
     gates = {name: torch.stack([trace[name] for trace in traces]) for name in traces[0]} if traces else None
-    return torch.stack(outputs), state, gates
+    return Result(torch.stack(outputs), state, gates)

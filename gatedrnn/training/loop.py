@@ -23,11 +23,17 @@ from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, create_run
 class Display(Protocol):
     """What the loop tells of its progress; see `TrainingDisplay`."""
 
-    def start_epoch(self, epoch: int, steps: int) -> None: ...
+    def start_epoch(self, epoch: int, steps: int) -> None:
+        """An epoch of `steps` windows begins."""
+        ...
 
-    def step(self, done: int, loss_nats: float, tokens_per_second: float) -> None: ...
+    def step(self, done: int, loss_nats: float, tokens_per_second: float) -> None:
+        """`done` windows of the epoch are finished."""
+        ...
 
-    def end_epoch(self, record: dict[str, Any]) -> None: ...
+    def end_epoch(self, record: dict[str, Any]) -> None:
+        """An epoch is validated; its metrics."""
+        ...
 
 
 @dataclass(frozen=True)

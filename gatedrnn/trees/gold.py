@@ -8,10 +8,11 @@ from nltk.tree import Tree
 from gatedrnn.core.checks import one_of
 from gatedrnn.trees.spans import Span
 
-WORD_TAGS = frozenset(
+_WORD_TAGS = (
     "CC CD DT EX FW IN JJ JJR JJS LS MD NN NNS NNP NNPS PDT POS PRP PRP$ RB RBR RBS RP SYM TO UH "
-    "VB VBD VBG VBN VBP VBZ WDT WP WP$ WRB".split()
+    "VB VBD VBG VBN VBP VBZ WDT WP WP$ WRB"
 )
+WORD_TAGS = frozenset(_WORD_TAGS.split())
 """The 36 Penn Treebank word tags; punctuation, $, # and traces are not among them."""
 
 ROOT_LABELS = frozenset({"ROOT", "TOP", ""})

@@ -1,0 +1,41 @@
+"""What is asked of a backend, and what it gives."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gatedrnn.cells import Cell, Params, Spec, State, Trace
+
+
+@dataclass(frozen=True)
+class Request:
+    """One layer and direction over a sequence.
+
+    Args:
+        cell, spec, params: what is computed; temperature already folded into `params`.
+        x_TBD: input [T, B, D].
+        state: initial states, each [B, H].
+        noise_TBR: ε / τ, added to W x; None for none.
+        lengths_B: steps that count in each row, int64 [B] in 1…T; None for all.
+        reverse: run from each row's last step to its first.
+        return_gates: whether the trace is wanted.
+    """
+
+    cell: Cell
+    spec: Spec
+    params: Params
+    x_TBD: Tensor
+    state: State
+    noise_TBR: Tensor | None = None
+    lengths_B: Tensor | None = None
+    reverse: bool = False
+    return_gates: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """Output [T, B, H] (0 beyond a row's length), final states [B, H], and the trace [T, B, N] by gate name or None."""
+
+    output_TBH: Tensor
+    state: State
+    trace: Trace | None
