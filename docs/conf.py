@@ -80,6 +80,8 @@ def markdown(text: str) -> list[str]:
     """A docstring as Markdown lines."""
     lines = []
     for title, entries in read_docstring(text):
+        if title == "Raises" and entries[0].startswith("nothing"):
+            continue
         shown = [_outside_code(entry, r"*<$", "`") for entry in entries]
         if not title:
             lines += [*shown, ""]

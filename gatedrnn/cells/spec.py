@@ -28,7 +28,7 @@ class Gate:
         rows: logits, rows of weight_ih and weight_hh.
         squash: a key of `gates.SQUASHES`.
         units: values kept of the squashed logits; None for all (free split points keep one fewer).
-        memory: whether `Gates(names=None)` perturbs it: every squashed gate but the output gate.
+        memory: whether `Gates(names=None)` perturbs it: every sigmoid or cumax gate but the output gate.
         hard: straight-through binary values.
     """
 

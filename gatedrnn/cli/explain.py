@@ -54,4 +54,5 @@ def _width(rows: int) -> str:
 def _where(function: Callable[..., Any]) -> str:
     path = Path(inspect.getsourcefile(function) or "")
     root = Path(inspect.getsourcefile(Recurrent) or "").parents[2]
-    return f"{path.relative_to(root)}:{inspect.getsourcelines(function)[1]}"
+    shown = path.relative_to(root) if path.is_relative_to(root) else path
+    return f"{shown}:{inspect.getsourcelines(function)[1]}"

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace  # pyright: ignore[reportPrivateImportUsage]
@@ -44,6 +45,8 @@ def _train(parser: ArgumentParser) -> None:
     parser.add_argument("--data", type=DataConfig, default=DataConfig())
     parser.add_argument("--model", type=LanguageModelConfig, default=LanguageModelConfig())
     parser.add_argument("--training", type=TrainingConfig, default=TrainingConfig())
+    shown = parser._option_string_actions["--data"]  # its help names a configuration file; `_data_folder` takes a folder
+    shown.metavar, shown.help = "DIR", "folder with train.txt and so on: the same as --data.folder DIR"
 
 
 def _evaluate(parser: ArgumentParser) -> None:
@@ -86,7 +89,8 @@ def _eval_parsing(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--treebank", metavar="FILE", required=True, help="gold trees in Penn brackets, .gz too")
     _layer_and_algorithm(parser)
-    parser.add_argument("--baseline", choices=BASELINE_NAMES, action="append", help="repeatable [all but balanced_up]")
+    names = ", ".join(BASELINE_NAMES)
+    parser.add_argument("--baseline", metavar="NAME", action="append", help=f"repeatable: {names} [all but balanced_up]")
     parser.add_argument("--max-words", type=int | None, help="score sentences of at most so many words")
     parser.add_argument("--words", choices=tuple(KEEP_RULES), default="ptb", help="which terminals count")
 
@@ -111,7 +115,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
 
 def build_parser() -> ArgumentParser:
     """The parser of every command."""
-    parser = _Parser(prog="gatedrnn", description=gatedrnn.__doc__, version=gatedrnn.__version__)
+    parser = _Parser(prog="gatedrnn", description="Gated recurrent networks: train them on plain text, read trees off their gates.", version=gatedrnn.__version__)
     commands = parser.add_subcommands(dest="command", metavar="COMMAND", required=True)
     for name, (fill, text) in COMMANDS.items():
         child = _Parser(description=f"gatedrnn {name}: {text}.")
@@ -135,9 +139,26 @@ def main(arguments: list[str] | None = None) -> int:
     return 1
 
 
+def _data_folder(arguments: list[str]) -> list[str]:
+    """`--data DIR` written as the configuration key it sets."""
+    return [f"--data.folder{a[6:]}" if a == "--data" or a.startswith("--data=") else a for a in arguments]
+
+
+def _check_config(arguments: list[str]) -> None:
+    """Read `--config` strictly, so that a wrong key is named with the nearest known one."""
+    from gatedrnn.training.config import read_run_config
+
+    for k, argument in enumerate(arguments):
+        if argument.startswith("--config="):
+            read_run_config(Path(argument.removeprefix("--config=")))
+        elif argument == "--config" and k + 1 < len(arguments):
+            read_run_config(Path(arguments[k + 1]))
+
+
 def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["train"]:
-        arguments = ["--data.folder" + a[6:] if a == "--data" or a.startswith("--data=") else a for a in arguments]
+        arguments = _data_folder(arguments)
+        _check_config(arguments)
     parsed: Any = build_parser().parse_args(arguments)
     options: Namespace = parsed[parsed.command]
     from gatedrnn.cli import commands

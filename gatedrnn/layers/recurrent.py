@@ -120,8 +120,7 @@ class RecurrentBase(nn.Module, ABC):
         owner = type(self).__name__
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shape(batch), batch)
-        if noise is not None and len(noise) != len(self._places()):
-            raise ArgumentError(f"{owner}.noise", f"must have {len(self._places())} entries", len(noise))
+        self._check_noise(noise, batch)
         x_TBD, finals, traces = batch.x_TBD, [], []
         for layer in range(self.num_layers):
             if layer:
@@ -179,6 +178,16 @@ class RecurrentBase(nn.Module, ABC):
         )
         result = backend_for(request, self.backend).run(request)
         return result.output_TBH, result.state, result.trace or {}
+
+    def _check_noise(self, noise: list[Tensor | None] | None, batch: Batch) -> None:
+        owner, places = f"{type(self).__name__}.noise", len(self._places())
+        if noise is not None and len(noise) != places:
+            raise ArgumentError(owner, f"must have {places} entries, one a layer and direction", len(noise))
+        shape = [*batch.x_TBD.shape[:2], self.spec.rows]
+        for entry in noise or []:
+            if entry is not None and list(entry.shape) != shape:
+                advice = "Draw it with sample_noise(steps, batch)"
+                raise ArgumentError(owner, f"must have shape {shape}", list(entry.shape), advice)
 
     @property
     def _directions(self) -> int:

@@ -15,10 +15,10 @@ class LanguageModelConfig:
 
     Args:
         vocabulary_size: V, set from the data.
-        cell: rnn, lstm, peephole, coupled, gru, onlstm or g2lstm.
-        embedding_size: E.
-        hidden_sizes: H of each layer, first to last.
-        tied: the decoder shares the embedding's weights; the last hidden size must be E.
+        cell: the name of a registered cell, such as onlstm or lstm.
+        embedding_size: width of a word's embedding.
+        hidden_sizes: hidden units of each layer, first to last.
+        tied: the decoder shares the embedding's weights; the last hidden size must be the embedding size.
         chunk_size: units that share a master gate (read by onlstm only).
         split_points: paper or free (read by onlstm only).
         peephole: diagonal or full (read by peephole only).
@@ -70,5 +70,5 @@ class LanguageModelConfig:
             raise ArgumentError("model.tied", "the last hidden size must equal the embedding size", got, advice)
 
     def cell_options(self) -> dict[str, Any]:
-        """The options that this cell reads."""
-        return {name: getattr(self, name) for name in CELLS[self.cell].options}
+        """The options that this cell reads; one that no field is named after keeps the cell's own default."""
+        return {name: getattr(self, name) for name in CELLS[self.cell].options if hasattr(self, name)}

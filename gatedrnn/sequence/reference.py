@@ -42,6 +42,7 @@ def run(request: Request) -> Result:
     for t in reversed(steps) if request.reverse else steps:
         h_gates = F.linear(state[0], U, b)
         new, trace = request.cell.step(spec, params, x_gates[t], h_gates, state)
+        new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
         output = new[0]
         if request.lengths_B is not None:
             alive = (t < request.lengths_B)[:, None]

@@ -230,8 +230,8 @@ def test_float32_is_near_float64(cell, options):
         output.square().mean().backward()
         measured.append([output, *finals, given.grad, *parameter_gradients(layer).values()])
     for expected, ours in zip(*measured, strict=True):
-        error, scale = float((ours.detach().double() - expected.detach()).abs().max()), float(expected.detach().abs().max())
-        assert error <= 1e-5 * max(1.0, scale)
+        error, scale = (ours.double() - expected).detach().abs().max(), expected.detach().abs().max()
+        assert error <= 1e-5 * max(1.0, float(scale))
 
 
 @every_cell

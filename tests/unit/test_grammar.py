@@ -132,7 +132,7 @@ VERBS = {
     word: symbol for symbol, (_, words) in LEXICON.items() if symbol[:2] in ("VI", "VT", "VC") for word in words.split()
 }
 NOUNS = {word: s.split(".")[1] for s in ("N.sg", "N.pl") for word in LEXICON[s][1].split()}
-SUBJECT = {name: 0 for name in CONSTRUCTIONS} | {"in_sentential_complement": 1, "in_object_relative_clause": 1}
+SUBJECT = dict.fromkeys(CONSTRUCTIONS, 0) | {"in_sentential_complement": 1, "in_object_relative_clause": 1}
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)

@@ -23,7 +23,7 @@ from gatedrnn.training.run import load_run, read_metrics
 MODEL = LanguageModelConfig(
     cell="lstm", embedding_size=8, hidden_sizes=(8,), chunk_size=2, input_dropout=0, hidden_dropout=0, output_dropout=0
 )
-TRAINING = TrainingConfig(epochs=3, batch_size=4, sequence_length=10, learning_rate=0.02, device="cpu")
+TRAINING = TrainingConfig(epochs=3, batch_size=4, sequence_length=10, learning_rate=0.05, device="cpu")
 
 
 class Recorder:
@@ -92,7 +92,7 @@ def test_loss_falls_and_a_line_an_epoch_is_kept(corpus, tmp_path):
     assert [r["step"] for r in records] == [windows_an_epoch * k for k in (1, 2, 3)]
     losses = [r["train_loss_nats"] for r in records]
     assert losses[0] > losses[1] > losses[2]
-    assert records[-1]["valid_loss_nats"] < math.log(len(corpus.vocabulary)) - 0.3
+    assert records[-1]["valid_loss_nats"] < math.log(len(corpus.vocabulary)) - 0.2
     for r in records:
         assert r["train_perplexity"] == pytest.approx(math.exp(r["train_loss_nats"]))
         assert r["valid_perplexity"] == pytest.approx(math.exp(r["valid_loss_nats"]))
@@ -132,15 +132,19 @@ def test_the_best_weights_on_validation_are_kept(tmp_path):
     assert outcome.best_valid_perplexity == pytest.approx(math.exp(best))
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.1, 1.0])
-def test_an_epoch_without_improvement_lowers_the_rate(tmp_path, factor):
-    records = overfit(tmp_path, plateau_factor=factor)[2]
-    for before, after in zip(records, records[1:], strict=False):
-        expected = before["learning_rate"] * (1 if before["best"] else factor)
-        assert after["learning_rate"] == pytest.approx(expected)
+@pytest.mark.parametrize(("factor", "threshold"), [(0.5, 0.0), (0.1, 0.01), (1.0, 0.01), (0.5, 0.9)])
+def test_an_epoch_that_does_not_improve_enough_lowers_the_rate(tmp_path, factor, threshold):
+    records = overfit(tmp_path, plateau_factor=factor, plateau_threshold=threshold)[2]
+    best, rate, drops = math.inf, TRAINING.learning_rate, 0
+    for record in records:
+        assert record["learning_rate"] == pytest.approx(rate)
+        if record["valid_loss_nats"] > best * (1 - threshold):
+            rate, drops = rate * factor, drops + 1
+        best = min(best, record["valid_loss_nats"])
+    assert 0 < drops < len(records)
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 1.0), ("adam", 0.02), ("adamw", 0.02)])
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 1.0), ("adam", 0.05), ("adamw", 0.05)])
 @pytest.mark.parametrize("clip", [0, 0.25])
 def test_every_optimizer_learns_with_and_without_clipping(corpus, tmp_path, optimizer, rate, clip):
     settings = {"optimizer": optimizer, "learning_rate": rate, "gradient_clip": clip, "weight_decay": 1e-4}
@@ -207,24 +211,23 @@ def test_the_same_seed_gives_the_same_bits(corpus, tmp_path, cell):
     assert weights(tmp_path / "one") == weights(tmp_path / "two") != weights(tmp_path / "three")
 
 
-EXPLODE = {"optimizer": "sgd", "learning_rate": 1e30, "gradient_clip": 0.0}
-
-
-def test_a_loss_that_explodes_stops_with_our_error_and_the_run_loads(corpus, tmp_path):
-    with pytest.raises(ArgumentError, match=r"training: the loss must stay finite, at step \d; got (nan|inf).*learning_rate"):
-        run(corpus, tmp_path / "run", **EXPLODE)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("sequence_length", [10, 10_000], ids=["mid-epoch", "last step of an epoch"])
+def test_a_loss_that_explodes_stops_with_our_error_and_the_run_loads(corpus, tmp_path, optimizer, sequence_length):
+    display = Recorder()
+    rule = r"training: the loss must stay finite, at step \d; got (nan|inf).*learning_rate"
+    settings = {"optimizer": optimizer, "learning_rate": 1e39, "sequence_length": sequence_length}
+    with pytest.raises(ArgumentError, match=rule):
+        run(corpus, tmp_path / "run", display, **settings)
+    assert not [r for r in display.records if r["best"] and not math.isfinite(r["valid_loss_nats"])]
     found = evaluate(load_run(tmp_path / "run").model, corpus["valid"], corpus.vocabulary)
     assert found.perplexity < 2 * len(corpus.vocabulary)
 
 
-@pytest.mark.parametrize("rate", [1e30, 1e38])
-def test_weights_that_explode_in_an_epochs_last_step_are_not_kept_as_the_best(corpus, tmp_path, rate):
-    display = Recorder()
-    with pytest.raises(ArgumentError, match="must stay finite"):
-        run(corpus, tmp_path / "run", display, **EXPLODE | {"learning_rate": rate, "sequence_length": 10_000})
-    assert [r["best"] for r in display.records if not math.isfinite(r["valid_loss_nats"])].count(True) == 0
-    found = evaluate(load_run(tmp_path / "run").model, corpus["valid"], corpus.vocabulary)
-    assert math.isfinite(found.loss_nats)
+def test_an_absurd_rate_with_a_finite_loss_leaves_a_run_that_loads(corpus, tmp_path):
+    outcome, _ = run(corpus, tmp_path / "run", optimizer="sgd", learning_rate=1e30, gradient_clip=0.0)
+    assert outcome.best_valid_perplexity is not None and outcome.best_valid_perplexity > 1e300
+    assert math.isfinite(evaluate(load_run(tmp_path / "run").model, corpus["valid"], corpus.vocabulary).loss_nats)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -299,7 +302,10 @@ def test_stretches_side_by_side_start_afresh_and_padding_counts_nothing(cell, ba
         ({"model": {"hiden_sizes": [8]}}, r"model\.hiden_sizes: unknown key\. Did you mean 'hidden_sizes'\?"),
         ({"training": {"learning_rat": 1}}, r"training\.learning_rat: unknown key\. Did you mean 'learning_rate'\?"),
         ({"data": {"min_counts": 1}}, r"data\.min_counts: unknown key\. Did you mean 'min_count'\?"),
-        ({"model": {"gates": {"temprature": 1}}}, r"model\.gates\.temprature: unknown key\. Did you mean 'temperature'\?"),
+        (
+            {"model": {"gates": {"temprature": 1}}},
+            r"model\.gates\.temprature: unknown key\. Did you mean 'temperature'\?",
+        ),
         ({"model": [1]}, r"model: must be a mapping of keys to values; got \[1\]"),
         ({"model": {"hidden_sizes": 300}}, r"model\.hidden_sizes: must be a list; got 300"),
         ({"model": {"hidden_sizes": ["x"]}}, r"model\.hidden_sizes: must be an integer; got 'x'"),
@@ -314,7 +320,11 @@ def test_stretches_side_by_side_start_afresh_and_padding_counts_nothing(cell, ba
         ({"training": {"learning_rate": "fast"}}, r"training\.learning_rate: must be a number; got 'fast'"),
         ({"training": {"learning_rate": -1}}, r"training\.learning_rate: must be a finite number above 0; got -1"),
         ({"training": {"minutes": 0}}, r"training\.minutes: must be a finite number above 0; got 0"),
-        ({"training": {"gradient_clip": -1}}, r"training\.gradient_clip: must be a finite number of at least 0; got -1"),
+        (
+            {"training": {"gradient_clip": -1}},
+            r"training\.gradient_clip: must be a finite number of at least 0; got -1",
+        ),
+        ({"training": {"plateau_threshold": -1}}, r"training\.plateau_threshold: must be .* at least 0; got -1"),
         ({"training": {"plateau_factor": 0}}, r"training\.plateau_factor: must lie in \(0, 1\]; got 0"),
         ({"training": {"optimizer": "lion"}}, r"training\.optimizer: must be one of adam, adamw, sgd; got 'lion'"),
         ({"training": {"seed": -1}}, r"training\.seed: must be an integer of at least 0; got -1"),

@@ -1,0 +1,24 @@
+"""What `import gatedrnn` costs."""
+
+import subprocess
+import sys
+
+HEAVY = ("matplotlib", "transformers", "lightning_fabric", "nltk", "rich")
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = f"import sys, gatedrnn; print([m for m in {HEAVY} if m in sys.modules], 'gatedrnn.cells' in sys.modules)"
+    assert python(code) == "[] True"
+
+
+def test_a_model_loads_nothing_heavy():
+    assert python(f"import sys, gatedrnn.models; print([m for m in {HEAVY} if m in sys.modules])") == "[]"
+
+
+def test_importing_takes_little_more_than_torch():
+    code = "import time, torch; t = time.perf_counter(); import gatedrnn; print(time.perf_counter() - t)"
+    assert min(float(python(code)) for _ in range(3)) <= 0.3

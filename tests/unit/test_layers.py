@@ -1,0 +1,445 @@
+"""The layers as modules: errors that say what to do, dropouts, the trace, and torch's tools around them."""
+
+import copy
+import pickle
+import re
+
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from gatedrnn import CELLS, GRU, LSTM, ONLSTM, RNN, ArgumentError, CoupledLSTM, Gates, PeepholeLSTM, Recurrent
+from gatedrnn.layers import EmbeddingDropout, LockedDropout
+
+T, B, D, H = 4, 3, 5, 6
+X = torch.randn(T, B, D, generator=torch.Generator().manual_seed(0))
+
+
+def h(*shape, dtype=torch.float32):
+    return torch.zeros(shape, dtype=dtype)
+
+
+def pair(*shape, dtype=torch.float32):
+    return h(*shape, dtype=dtype), h(*shape, dtype=dtype)
+
+
+def packed():
+    return pack_padded_sequence(X, torch.tensor([4, 2, 1]))
+
+
+def lstm(**kwargs):
+    return LSTM(D, H, **kwargs)
+
+
+# errors
+
+CONSTRUCTION = {
+    "size 0": (lambda: LSTM(0, H), "LSTM.input_size: must be a positive integer; got 0."),
+    "size -1": (lambda: GRU(D, -1), "GRU.hidden_size: must be a positive integer; got -1."),
+    "size bool": (lambda: LSTM(D, True), "LSTM.hidden_size: must be a positive integer; got True."),
+    "size float": (lambda: RNN(D, 6.0), "RNN.hidden_size: must be a positive integer; got 6.0."),
+    "size nan": (lambda: ONLSTM(float("nan"), H), "ONLSTM.input_size: must be a positive integer; got nan."),
+    "size text": (lambda: LSTM("5", H), "LSTM.input_size: must be a positive integer; got '5'."),
+    "layers 0": (lambda: lstm(num_layers=0), "LSTM.num_layers: must be a positive integer; got 0."),
+    "layers bool": (lambda: lstm(num_layers=True), "LSTM.num_layers: must be a positive integer; got True."),
+    "dropout": (lambda: lstm(dropout=1.5), "LSTM.dropout: must be a probability between 0 and 1; got 1.5."),
+    "dropout nan": (
+        lambda: lstm(dropout=float("nan")),
+        "LSTM.dropout: must be a probability between 0 and 1; got nan.",
+    ),
+    "weight dropout": (
+        lambda: CoupledLSTM(D, H, weight_dropout=-0.1),
+        "CoupledLSTM.weight_dropout: must be a probability between 0 and 1; got -0.1.",
+    ),
+    "chunk": (
+        lambda: ONLSTM(3, 13, chunk_size=5),
+        "ONLSTM.chunk_size: must divide hidden_size; got hidden_size=13, chunk_size=5. Try 1 or 13.",
+    ),
+    "chunk near": (
+        lambda: ONLSTM(3, 12, chunk_size=5),
+        "ONLSTM.chunk_size: must divide hidden_size; got hidden_size=12, chunk_size=5. Try 4 or 6.",
+    ),
+    "chunk 0": (
+        lambda: ONLSTM(3, 12, chunk_size=0),
+        "ONLSTM.chunk_size: must be a positive integer; got 0.",
+    ),
+    "chunk above": (
+        lambda: ONLSTM(3, 4, chunk_size=8),
+        "ONLSTM.chunk_size: must divide hidden_size; got hidden_size=4, chunk_size=8. Try 2 or 4.",
+    ),
+    "split points": (
+        lambda: ONLSTM(3, 4, split_points="any"),
+        "ONLSTM.split_points: must be one of paper, free; got 'any'.",
+    ),
+    "peephole": (
+        lambda: PeepholeLSTM(3, 4, peephole="both"),
+        "PeepholeLSTM.peephole: must be one of diagonal, full; got 'both'.",
+    ),
+    "nonlinearity": (
+        lambda: RNN(3, 4, 1, "gelu"),
+        "RNN.nonlinearity: must be one of tanh, relu, sigmoid; got 'gelu'.",
+    ),
+    "backend": (lambda: lstm(backend="cuda"), "LSTM.backend: must be one of auto, "),
+    "backend value": (lambda: lstm(backend="cuda"), "; got 'cuda'."),
+    "gates": (
+        lambda: lstm(gates=0.9),
+        "LSTM.gates: must be a Gates; got 0.9. Write gates=Gates(temperature=0.9).",
+    ),
+    "cell": (lambda: Recurrent("lstmm", 3, 4), "cell: unknown name; got 'lstmm'. Did you mean 'lstm'?"),
+    "option": (
+        lambda: Recurrent("onlstm", 3, 4, chunksize=2),
+        "Recurrent.chunksize: is no option of ON-LSTM; got 2. Did you mean 'chunk_size'?",
+    ),
+}
+CALLS = {
+    "hidden size of h": (
+        lambda: GRU(D, H)(X, h(1, B, 7)),
+        "GRU.hx: h_0 must have shape [1, 3, 6]; got [1, 3, 7].",
+    ),
+    "batch of c": (
+        lambda: lstm()(X, (h(1, B, H), h(1, 2, H))),
+        "LSTM.hx: c_0 must have shape [1, 3, 6]; got [1, 2, 6].",
+    ),
+    "directions": (
+        lambda: lstm(num_layers=2, bidirectional=True)(X, pair(2, B, H)),
+        "LSTM.hx: h_0 must have shape [4, 3, 6]; got [2, 3, 6].",
+    ),
+    "unbatched state": (
+        lambda: lstm()(X[:, 0], pair(1, 1, H)),
+        "LSTM.hx: h_0 must have shape [1, 6]; got [1, 1, 6].",
+    ),
+    "type of hx": (
+        lambda: lstm()(X, pair(1, B, H, dtype=torch.float64)),
+        "LSTM.hx: h_0 must have the input's type torch.float32; got torch.float64.",
+    ),
+    "one state of two": (lambda: lstm()(X, h(1, B, H)), "LSTM.hx: must be a tuple (h_0, c_0); got 1 state(s)."),
+    "two states of one": (lambda: GRU(D, H)(X, pair(1, B, H)), "GRU.hx: must be a tensor h_0; got 2 state(s)."),
+    "three states": (
+        lambda: lstm()(X, (*pair(1, B, H), h(1, B, H))),
+        "LSTM.hx: must be a tuple (h_0, c_0); got 3 state(s).",
+    ),
+    "no tensor": (lambda: lstm()(X, (h(1, B, H), None)), "LSTM.hx: must be a tuple (h_0, c_0); got NoneType."),
+    "integer input": (
+        lambda: lstm()(torch.ones(T, B, D, dtype=torch.int64)),
+        "LSTM.input: must have the weights' type torch.float32; got torch.int64. Convert ",
+    ),
+    "double input": (
+        lambda: lstm()(X.double()),
+        "LSTM.input: must have the weights' type torch.float32; got torch.float64. Convert one: input.to(",
+    ),
+    "width": (
+        lambda: lstm()(X[..., :4]),
+        "LSTM.input: last dimension must be input_size=5; got shape [4, 3, 4].",
+    ),
+    "1-D": (lambda: lstm()(X[0, 0]), "LSTM.input: must be 2-D [T, D] or 3-D; got shape [5]."),
+    "4-D": (lambda: lstm()(X[None]), "LSTM.input: must be 2-D [T, D] or 3-D; got shape [1, 4, 3, 5]."),
+    "no step": (lambda: lstm()(X[:0]), "LSTM.input: must have at least one time step; got shape [0, 3, 5]."),
+    "no step batch first": (
+        lambda: lstm(batch_first=True)(X[:, :0]),
+        "LSTM.input: must have at least one time step; got shape [4, 0, 5].",
+    ),
+    "no step unbatched": (
+        lambda: lstm()(X[:0, 0]),
+        "LSTM.input: must have at least one time step; got shape [0, 5].",
+    ),
+    "list": (lambda: lstm()([[1.0]]), "LSTM.input: must be a tensor or a PackedSequence; got list."),
+    "lengths 0": (lambda: lstm()(X, lengths=[4, 0, 1]), "LSTM.lengths: must lie in 1…4; got 0…4."),
+    "lengths above": (lambda: lstm()(X, lengths=[4, 5, 1]), "LSTM.lengths: must lie in 1…4; got 1…5."),
+    "lengths count": (
+        lambda: lstm()(X, lengths=[4, 2]),
+        "LSTM.lengths: must be 3 integers, one a row; got torch.int64 of shape [2].",
+    ),
+    "lengths float": (
+        lambda: lstm()(X, lengths=torch.ones(3)),
+        "LSTM.lengths: must be 3 integers, one a row; got torch.float32 of shape [3].",
+    ),
+    "lengths packed": (
+        lambda: lstm()(packed(), lengths=[4, 2, 1]),
+        "LSTM.lengths: must be None for a PackedSequence, which has its own; got lengths.",
+    ),
+    "lengths unbatched": (
+        lambda: lstm()(X[:, 0], lengths=[4]),
+        "LSTM.lengths: must be None for an unbatched 2-D input; got lengths.",
+    ),
+    "noise places": (
+        lambda: lstm(num_layers=2)(X, noise=[None]),
+        "LSTM.noise: must have 2 entries; got 1.",
+    ),
+    "noise shape": (lambda: lstm()(X, noise=[torch.zeros(T, B, 5)]), "LSTM.noise: "),
+}
+
+
+@pytest.mark.parametrize("case", [*CONSTRUCTION, *CALLS])
+def test_error_says_who_what_and_got(case):
+    call, message = (CONSTRUCTION | CALLS)[case]
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert message in str(caught.value)
+    assert re.match(r"^\w+(\.\w+)?: [^;]+; got .+[.?]$", str(caught.value)), str(caught.value)
+
+
+def test_unknown_keyword_is_refused():
+    with pytest.raises(TypeError, match="chunk_size"):
+        LSTM(3, 4, chunk_size=2)
+
+
+# weight dropout
+
+
+def doubling_rnn(p=0.5):
+    """h_t = x_t + U h_{t−1} with U the identity: what is kept doubles at each step, what is dropped vanishes."""
+    layer = RNN(64, 64, nonlinearity="relu", bias=False, weight_dropout=p)
+    with torch.no_grad():
+        layer.weight_ih_l0.copy_(torch.eye(64))
+        layer.weight_hh_l0.copy_(torch.eye(64))
+    return layer
+
+
+def impulse():
+    x = torch.zeros(4, 2, 64)
+    x[0] = 1
+    return x
+
+
+def test_weight_dropout_has_one_mask_a_forward():
+    torch.manual_seed(0)
+    layer = doubling_rnn()
+    output = layer(impulse())[0].detach()
+    kept = output[1, 0] > 0
+    assert 0 < kept.sum() < 64
+    for t in range(1, 4):
+        assert torch.equal(output[t], (kept * 2.0**t).expand(2, 64))
+    assert not torch.equal(layer(impulse())[0].detach(), output)
+
+
+def test_weight_dropout_keeps_the_expectation():
+    torch.manual_seed(0)
+    layer = doubling_rnn(0.25)
+    values = torch.stack([layer(impulse())[0][1, 0].detach() for _ in range(60)])
+    torch.testing.assert_close(values.unique(), torch.tensor([0.0, 4 / 3]))
+    assert abs(values.mean() - 1) < 5 * (1 / 3 / 3840) ** 0.5
+
+
+def test_nothing_but_the_forward_sees_the_mask():
+    torch.manual_seed(0)
+    layer = doubling_rnn()
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    assert list(before) == list(RNN(64, 64, bias=False).state_dict())
+    output = layer(impulse())[0]
+    output.sum().backward()
+    dropped = output[1, 0].detach() == 0
+    gradient = layer.weight_hh_l0.grad
+    assert (gradient.diagonal()[dropped] == 0).all() and (gradient.diagonal()[~dropped] > 0).all()
+    clone = copy.deepcopy(layer)
+    for module in (layer, clone):
+        assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+        assert all(parameter.is_leaf and parameter.requires_grad for parameter in module.parameters())
+        assert len(list(module.parameters())) == 2
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_weight_dropout_is_off_in_evaluation_and_spares_the_input_weights(name):
+    torch.manual_seed(0)
+    layer = Recurrent(name, D, H, 2, weight_dropout=1.0, gates=Gates())
+    plain = Recurrent(name, D, H, 2)
+    plain.load_state_dict(layer.state_dict())
+    assert torch.equal(layer.eval()(X)[0], plain.eval()(X)[0])
+    with torch.no_grad():
+        plain.weight_hh_l0.zero_()
+        plain.weight_hh_l1.zero_()
+    torch.testing.assert_close(layer.train()(X)[0], plain(X)[0])
+
+
+# dropout between layers and the AWD dropouts
+
+
+def test_dropout_is_between_layers_only():
+    torch.manual_seed(0)
+    one, two = LSTM(D, H, dropout=1.0), LSTM(D, H, 2, dropout=1.0)
+    assert torch.equal(one.train()(X)[0], one.eval()(X)[0])
+    output, (h_n, _) = two.train()(X)
+    upper = LSTM(H, H)
+    upper.load_state_dict({name: getattr(two, name.replace("_l0", "_l1")) for name in upper.state_dict()})
+    assert torch.equal(output, upper(torch.zeros(T, B, H))[0])
+    assert torch.count_nonzero(h_n[0]) == h_n[0].numel()
+    evaluated = two.eval()(X)[0]
+    two.dropout = 0.0
+    assert torch.equal(evaluated, two.train()(X)[0]) and not torch.equal(evaluated, output)
+
+
+def test_dropout_between_layers_rescales():
+    torch.manual_seed(0)
+    layer = RNN(1, 64, 2, "relu", bias=False, dropout=0.5)
+    with torch.no_grad():
+        layer.weight_ih_l0.fill_(1)
+        layer.weight_ih_l1.copy_(torch.eye(64))
+        layer.weight_hh_l0.zero_()
+        layer.weight_hh_l1.zero_()
+    output = layer(torch.ones(5, 40, 1))[0].detach()
+    assert set(output.unique().tolist()) == {0.0, 2.0} and abs(output.mean() - 1) < 5 / 12800**0.5
+
+
+def test_locked_dropout_has_one_mask_for_all_steps():
+    torch.manual_seed(0)
+    dropout = LockedDropout(0.5)
+    value = dropout(torch.ones(7, 3, 50))
+    assert torch.equal(value, value[:1].expand_as(value)) and set(value.unique().tolist()) == {0.0, 2.0}
+    assert not torch.equal(value[0, 0], value[0, 1]) and not torch.equal(dropout(torch.ones(7, 3, 50)), value)
+    x = torch.randn(2, 3, 4)
+    assert dropout.eval()(x) is x and torch.count_nonzero(LockedDropout(1.0)(x)) == 0
+
+
+def test_embedding_dropout_drops_whole_rows():
+    torch.manual_seed(0)
+    weight = torch.ones(400, 3)
+    ratio = EmbeddingDropout(0.2)(weight)
+    assert torch.equal(ratio, ratio[:, :1].expand_as(ratio))
+    torch.testing.assert_close(ratio.unique(), torch.tensor([0.0, 1.25]))
+    assert abs((ratio[:, 0] == 0).float().mean() - 0.2) < 0.1
+    assert EmbeddingDropout(0.2).eval()(weight) is weight
+
+
+@pytest.mark.parametrize("kind", [LockedDropout, EmbeddingDropout])
+def test_awd_dropouts_check_their_probability(kind):
+    with pytest.raises(ArgumentError, match=rf"^{kind.__name__}\.p: must be a probability between 0 and 1; got 2\."):
+        kind(2)
+    assert repr(kind(0.5)) == f"{kind.__name__}(p=0.5)"
+
+
+# the trace
+
+NAMES = {
+    "rnn": {"cell_candidate": H},
+    "gru": {"reset_gate": H, "update_gate": H, "cell_candidate": H},
+    "onlstm": dict.fromkeys(("input_gate", "forget_gate", "cell_candidate", "output_gate"), H)
+    | {"master_input": 3, "master_forget": 3},
+} | dict.fromkeys(
+    ("lstm", "peephole", "coupled", "g2lstm"),
+    dict.fromkeys(("input_gate", "forget_gate", "cell_candidate", "output_gate"), H),
+)
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_trace_names_shapes_and_layout(name, batch_first):
+    options = {"chunk_size": 2} if name == "onlstm" else {}
+    layer = Recurrent(name, D, H, 2, batch_first=batch_first, bidirectional=True, **options).eval()
+    x = X.transpose(0, 1) if batch_first else X
+    output, states, trace = layer(x, return_gates=True)
+    plain, plain_states = layer(x)
+    assert torch.equal(output, plain)
+    assert all(map(torch.equal, *((s if isinstance(s, tuple) else (s,)) for s in (states, plain_states))))
+    assert isinstance(trace, list) and len(trace) == 4
+    lead = (B, T) if batch_first else (T, B)
+    for place in trace:
+        assert {gate: tuple(value.shape) for gate, value in place.items()} == {
+            gate: (*lead, width) for gate, width in NAMES[name].items()
+        }
+    unbatched = layer(X[:, 1], return_gates=True)[2]
+    for place, single in zip(trace, unbatched, strict=True):
+        for gate, value in place.items():
+            row = value[1] if batch_first else value[:, 1]
+            torch.testing.assert_close(single[gate], row, rtol=0, atol=1e-6)
+
+
+def test_trace_goes_by_layers_then_directions():
+    torch.manual_seed(0)
+    layer = LSTM(D, H, 2, bidirectional=True)
+    with torch.no_grad():
+        for place, suffix in enumerate(("l0", "l0_reverse", "l1", "l1_reverse")):
+            for kind in ("weight_ih", "weight_hh", "bias_hh", "bias_ih"):
+                getattr(layer, f"{kind}_{suffix}").zero_()
+            getattr(layer, f"bias_ih_{suffix}").fill_(place + 1)
+    trace = layer(X, return_gates=True)[2]
+    for place, gates in enumerate(trace):
+        torch.testing.assert_close(gates["input_gate"], torch.sigmoid(torch.full((T, B, H), place + 1.0)))
+
+
+def test_trace_of_the_coupled_lstm_has_coupled_gates():
+    gates = CoupledLSTM(D, H)(X, return_gates=True)[2][0]
+    torch.testing.assert_close(gates["input_gate"], 1 - gates["forget_gate"])
+
+
+def test_gates_carry_gradients():
+    layer = ONLSTM(D, H)
+    layer(X, return_gates=True)[2][0]["master_forget"].sum(-1).square().sum().backward()
+    assert layer.weight_ih_l0.grad[-H:].abs().max() > 0 and layer.weight_ih_l0.grad[3 * H : 4 * H].abs().max() > 0
+
+
+# torch's tools
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_deepcopy_and_pickle(name):
+    layer = Recurrent(name, D, H, 2, bidirectional=True).eval()
+    output = layer(X)[0]
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(X)[0], output)
+        with torch.no_grad():
+            other.weight_hh_l0.add_(1)
+        assert not torch.equal(other(X)[0], output) and torch.equal(layer(X)[0], output)
+
+
+@pytest.mark.parametrize("make", [lambda: LSTM(D, H), lambda: ONLSTM(D, H, chunk_size=2)], ids=["lstm", "onlstm"])
+def test_compiles_as_one_graph(make):
+    layer = make()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    lengths = torch.tensor([4, 2, 1])
+    output, (_, c_n) = layer(X, lengths=lengths)
+    compiled_output, (_, compiled_c) = compiled(X, lengths=lengths)
+    torch.testing.assert_close(compiled_output, output)
+    torch.testing.assert_close(compiled_c, c_n)
+    (expected,) = torch.autograd.grad(output.sum(), layer.weight_hh_l0)
+    (gradient,) = torch.autograd.grad(compiled_output.sum(), layer.weight_hh_l0)
+    torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("make", [lambda: GRU(D, H), lambda: ONLSTM(D, H, chunk_size=2)], ids=["gru", "onlstm"])
+def test_exports(make):
+    layer = make().eval()
+    exported = torch.export.export(layer, (X,)).module()
+    other = torch.randn(T, B, D)
+    torch.testing.assert_close(exported(other)[0], layer(other)[0])
+
+
+def test_functional_call_uses_the_given_parameters():
+    layer, other = ONLSTM(D, H, 2), ONLSTM(D, H, 2)
+    output = functional_call(layer, dict(other.named_parameters()), (X,))[0]
+    assert torch.equal(output, other(X)[0]) and not torch.equal(output, layer(X)[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: LSTM(3, 4), "LSTM(3, 4)"),
+        (lambda: ONLSTM(3, 4, 2, chunk_size=2), "ONLSTM(3, 4, num_layers=2, chunk_size=2)"),
+        (lambda: GRU(3, 4, bias=False, reset_after=False), "GRU(3, 4, bias=False, reset_after=False)"),
+        (lambda: RNN(3, 4, 1, "relu", dropout=0.5), "RNN(3, 4, dropout=0.5, nonlinearity='relu')"),
+        (
+            lambda: LSTM(3, 4, weight_dropout=0.5, bidirectional=True),
+            "LSTM(3, 4, bidirectional=True, weight_dropout=0.5)",
+        ),
+        (lambda: LSTM(3, 4, gates=Gates(0.5)), f"LSTM(3, 4, gates={Gates(0.5)})"),
+    ],
+)
+def test_repr(make, text):
+    assert repr(make()) == text
+
+
+def test_all_weights_and_flatten_parameters_as_torch():
+    theirs, ours = torch.nn.LSTM(D, H, 2, bidirectional=True), LSTM(D, H, 2, bidirectional=True)
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.flatten_parameters() is None
+    assert [len(place) for place in ours.all_weights] == [len(place) for place in theirs.all_weights] == [4] * 4
+    for our_place, their_place in zip(ours.all_weights, theirs.all_weights, strict=True):
+        assert all(map(torch.equal, our_place, their_place))
+    assert ours.all_weights[1][0] is ours.weight_ih_l0_reverse
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_device_dtype_and_backend_arguments(backend):
+    layer = ONLSTM(D, H, 1, True, False, 0.0, False, "cpu", torch.float64, backend=backend)
+    assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}
+    assert layer(X.double())[0].dtype == torch.float64
+    assert ONLSTM(D, H, device="meta").weight_hh_l0.is_meta
