@@ -100,7 +100,7 @@ class Corpus:
         folder = Path(folder)
         index = folder / "tokens.json"
         fingerprint = self._fingerprint()
-        if not index.is_file() or json.loads(index.read_text()) != fingerprint:
+        if not _holds(index, fingerprint):
             for split in self.files:
                 write_with(folder / f"{split}.int32", lambda path, split=split: self._write(path, split))
             write_json(index, fingerprint)
@@ -133,3 +133,11 @@ class Corpus:
         files = {s: [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for s, p in self.files.items()}
         words = json.dumps(self.vocabulary.words).encode()
         return {"files": files, "empty_lines": self.empty_lines, "words": hashlib.sha256(words).hexdigest()}
+
+
+def _holds(index: Path, fingerprint: dict[str, object]) -> bool:
+    """Whether the cache's index says `fingerprint`; a missing or damaged one does not."""
+    try:
+        return json.loads(index.read_text(encoding="utf-8")) == fingerprint
+    except (OSError, ValueError):
+        return False

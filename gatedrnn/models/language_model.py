@@ -3,6 +3,7 @@
 Dimensions: T time, B batch, V vocabulary, E embedding, H hidden.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -91,7 +92,8 @@ class LanguageModel(nn.Module):
 
         Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.
         """
-        hidden, finals, traces = self._hidden(tokens, states, lengths, return_gates, len(self.layers))
+        every = len(self.layers)
+        hidden, finals, traces = self._hidden(tokens, states, lengths, every, range(every) if return_gates else ())
         hidden, gates = self.output_dropout(hidden), traces if return_gates else None
         if targets is None:
             return LanguageModelOutput(self.decoder(hidden), None, finals, gates)
@@ -100,11 +102,17 @@ class LanguageModel(nn.Module):
 
     def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layer: int) -> Trace:
         """Gates of layer `layer` (from 1), {gate name: [T, B, N]}: as `forward`, without the layers above and the decoder."""
-        return self._hidden(tokens, None, lengths, True, layer)[2][layer - 1]
+        return self._hidden(tokens, None, lengths, layer, (layer - 1,))[2][0]
 
     def _hidden(
-        self, tokens: Tensor, states: States | None, lengths: Tensor | list[int] | None, return_gates: bool, depth: int
+        self,
+        tokens: Tensor,
+        states: States | None,
+        lengths: Tensor | list[int] | None,
+        depth: int,
+        traced: Collection[int],
     ) -> tuple[Tensor, States, list[Trace]]:
+        """Output of the first `depth` layers, their final states, and the traces of those in `traced` (from 0)."""
         self._check(tokens, states)
         hidden = self.input_dropout(F.embedding(tokens, self.embedding_dropout(self.embedding.weight)))
         finals: States = []
@@ -113,7 +121,7 @@ class LanguageModel(nn.Module):
             if index:
                 hidden = self.hidden_dropout(hidden)
             before = None if states is None else self._given(states[index])
-            hidden, state, *gates = layer(hidden, before, lengths=lengths, return_gates=return_gates)
+            hidden, state, *gates = layer(hidden, before, lengths=lengths, return_gates=index in traced)
             finals.append(state if isinstance(state, tuple) else (state,))
             traces += gates[0] if gates else []
         return hidden, finals, traces

@@ -409,6 +409,22 @@ def test_functional_call_uses_the_given_parameters():
     assert torch.equal(output, other(X)[0]) and not torch.equal(output, layer(X)[0])
 
 
+def test_functional_call_takes_plain_tensors_under_torch_func():
+    layer = ONLSTM(D, H)
+    weights = {name: parameter.detach() for name, parameter in layer.named_parameters()}
+    gradients = torch.func.grad(lambda given: functional_call(layer, given, (X,))[0].sum())(weights)
+    layer(X)[0].sum().backward()
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad)
+
+
+def test_a_parametrized_weight_is_read():
+    layer = LSTM(D, H)
+    output = layer(X)[0].detach()
+    torch.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
+    torch.testing.assert_close(layer(X)[0], output)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
