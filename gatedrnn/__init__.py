@@ -1,7 +1,7 @@
 """Gated recurrent networks whose gates mean something: the public names; every room has its own package."""
 
 from gatedrnn.cells import CELLS
-from gatedrnn.core.errors import ArgumentError, BackendError, CheckpointError, DataError, GatedRNNError
+from gatedrnn.core.errors import ArgumentError, BackendError, CheckpointError, ConfigError, DataError, GatedRNNError
 from gatedrnn.gates import Gates, syntactic_distance
 from gatedrnn.layers import G2LSTM, GRU, LSTM, ONLSTM, RNN, CoupledLSTM, PeepholeLSTM, Recurrent
 
@@ -17,6 +17,7 @@ __all__ = [
     "ArgumentError",
     "BackendError",
     "CheckpointError",
+    "ConfigError",
     "CoupledLSTM",
     "DataError",
     "GatedRNNError",

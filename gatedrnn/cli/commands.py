@@ -1,6 +1,7 @@
 """One function a command: take parsed options, call the package, print."""
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gatedrnn.core.config import from_dict
-from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.data import EOS, Corpus, find_splits, read_sentences, read_treebank, write_corpus
+from gatedrnn.models.saving import WEIGHTS_FILE
 from gatedrnn.training.run import Run, load_run
 
 Options = Any
@@ -19,8 +21,6 @@ Options = Any
 def train(options: Options) -> int:
     """`gatedrnn train`."""
     from gatedrnn.training.config import RunConfig
-    from gatedrnn.training.loop import train as run_training
-    from gatedrnn.training.progress import TrainingDisplay
 
     sections = {name: _plain(options[name]) for name in ("data", "model", "training")}
     config = from_dict(RunConfig, sections, "")
@@ -28,12 +28,26 @@ def train(options: Options) -> int:
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
     if (out / "config.yaml").exists():
         raise DataError(str(out), "must not hold a run yet", "a run", "Choose another --out, or delete the folder")
+    existed = out.exists()
+    try:
+        return _train(config, out, options.json)
+    except GatedRNNError:
+        if not existed and not (out / WEIGHTS_FILE).exists():
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _train(config: Any, out: Path, as_json: bool) -> int:
+    from gatedrnn.training.loop import train as run_training
+    from gatedrnn.training.progress import TrainingDisplay
+
+    data = config.data.folder
     if data is None:
         write_corpus(out / "text", config.training.seed)
     corpus = Corpus(
         find_splits(data or out / "text"), min_count=config.data.min_count, empty_lines=config.data.empty_lines
     )
-    console = Console(stderr=options.json)
+    console = Console(stderr=as_json)
     _describe(console, corpus, config.model.cell, out)
     with TrainingDisplay(console, config.training.epochs) as display:
         outcome = run_training(config, corpus, out, display)
@@ -41,7 +55,7 @@ def train(options: Options) -> int:
     scores: dict[str, Any] = {"run": str(out), **asdict(outcome)}
     if "test" in corpus.files and outcome.stopped != "interrupted":
         scores["test_perplexity"] = _evaluate(run, corpus["test"], config.training.evaluation_batch_size).perplexity
-    if options.json:
+    if as_json:
         print(json.dumps(scores))
     else:
         test = f", test {scores['test_perplexity']:.2f}" if "test_perplexity" in scores else ""
@@ -95,7 +109,7 @@ def parse(options: Options) -> None:
     from gatedrnn.trees import brackets, distances_to_spans
 
     run = load_run(options.run)
-    layer = options.layer or default_layer(run.model)
+    layer = default_layer(run.model) if options.layer is None else options.layer
     read(run.model, [], run.vocabulary.ids[EOS], layer)
     for start, sentences in _chunks(options.file, 1024):
         ids = [run.vocabulary.encode_foreign(words) for words in sentences]
@@ -127,7 +141,7 @@ def eval_parsing(options: Options) -> None:
     baselines = options.baseline or DEFAULT_BASELINES
     layer, predicted = None, None
     if run is not None:
-        layer = options.layer or default_layer(run.model)
+        layer = default_layer(run.model) if options.layer is None else options.layer
         ids = (run.vocabulary.encode_foreign(tree.words) for tree in gold if len(tree))
         readings = read(run.model, ids, run.vocabulary.ids[EOS], layer)
         distances = [next(readings).distances if len(tree) else [] for tree in gold]

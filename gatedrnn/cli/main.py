@@ -45,7 +45,9 @@ def _train(parser: ArgumentParser) -> None:
     parser.add_argument("--data", type=DataConfig, default=DataConfig())
     parser.add_argument("--model", type=LanguageModelConfig, default=LanguageModelConfig())
     parser.add_argument("--training", type=TrainingConfig, default=TrainingConfig())
-    shown = parser._option_string_actions["--data"]  # its help names a configuration file; `_data_folder` takes a folder
+    shown = parser._option_string_actions[
+        "--data"
+    ]  # its help names a configuration file; `_data_folder` takes a folder
     shown.metavar, shown.help = "DIR", "folder with train.txt and so on: the same as --data.folder DIR"
 
 
@@ -90,7 +92,9 @@ def _eval_parsing(parser: ArgumentParser) -> None:
     parser.add_argument("--treebank", metavar="FILE", required=True, help="gold trees in Penn brackets, .gz too")
     _layer_and_algorithm(parser)
     names = ", ".join(BASELINE_NAMES)
-    parser.add_argument("--baseline", metavar="NAME", action="append", help=f"repeatable: {names} [all but balanced_up]")
+    parser.add_argument(
+        "--baseline", metavar="NAME", action="append", help=f"repeatable: {names} [all but balanced_up]"
+    )
     parser.add_argument("--max-words", type=int | None, help="score sentences of at most so many words")
     parser.add_argument("--words", choices=tuple(KEEP_RULES), default="ptb", help="which terminals count")
 
@@ -115,7 +119,11 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
 
 def build_parser() -> ArgumentParser:
     """The parser of every command."""
-    parser = _Parser(prog="gatedrnn", description="Gated recurrent networks: train them on plain text, read trees off their gates.", version=gatedrnn.__version__)
+    parser = _Parser(
+        prog="gatedrnn",
+        description="Gated recurrent networks: train them on plain text, read trees off their gates.",
+        version=gatedrnn.__version__,
+    )
     commands = parser.add_subcommands(dest="command", metavar="COMMAND", required=True)
     for name, (fill, text) in COMMANDS.items():
         child = _Parser(description=f"gatedrnn {name}: {text}.")

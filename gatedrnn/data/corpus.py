@@ -100,7 +100,8 @@ class Corpus:
         folder = Path(folder)
         index = folder / "tokens.json"
         fingerprint = self._fingerprint()
-        if not _holds(index, fingerprint):
+        whole = all(_size(folder / f"{split}.int32") == 4 * size for split, size in self.sizes.items())
+        if not whole or not _holds(index, fingerprint):
             for split in self.files:
                 write_with(folder / f"{split}.int32", lambda path, split=split: self._write(path, split))
             write_json(index, fingerprint)
@@ -141,3 +142,7 @@ def _holds(index: Path, fingerprint: dict[str, object]) -> bool:
         return json.loads(index.read_text(encoding="utf-8")) == fingerprint
     except (OSError, ValueError):
         return False
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1

@@ -1,5 +1,6 @@
 """The family: one final class a cell with torch.nn's signature, and `Recurrent` for any registered cell."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, final
@@ -186,7 +187,8 @@ class G2LSTM(RecurrentBase):
         Args: state_dict: of their LSTM, or of a model that holds exactly one under any prefix.
         Raises: CheckpointError: no layer is found or the shapes do not fit.
         """
-        layers = sorted({int(key.split("cell_")[1].split(".")[0]) for key in state_dict if "cell_" in key})
+        found = (re.search(r"(?:^|\.)cell_(\d+)\.weight_ih$", key) for key in state_dict)
+        layers = sorted({int(match[1]) for match in found if match})
         if not layers or layers != list(range(len(layers))):
             raise CheckpointError("G2LSTM.load_g2", "must hold cell_0.weight_ih and so on", f"layers {layers}")
         first = _find(state_dict, "cell_0.weight_ih", "G2LSTM.load_g2")

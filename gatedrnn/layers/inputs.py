@@ -37,6 +37,12 @@ class Batch:
         """B."""
         return self.x_TBD.shape[1]
 
+    def arrange(self, noise_TBR: Tensor | None) -> Tensor | None:
+        """Noise in the batch's own order, in the driver's."""
+        if noise_TBR is None or self.packed is None or self.packed.sorted_indices is None:
+            return noise_TBR
+        return noise_TBR.index_select(1, self.packed.sorted_indices)
+
     def restore(self, output_TBH: Tensor) -> Any:
         """Output in the input's layout."""
         if self.layout == "packed":
@@ -144,7 +150,8 @@ def _autocast(like: Tensor) -> bool:
 
 
 def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
-    lengths_B = torch.as_tensor(lengths, device=x_TBD.device)
+    integers = torch.int64 if isinstance(lengths, list | tuple) and not lengths else None
+    lengths_B = torch.as_tensor(lengths, device=x_TBD.device, dtype=integers)
     if lengths_B.is_floating_point() or lengths_B.dtype == torch.bool or list(lengths_B.shape) != [x_TBD.shape[1]]:
         got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)}"
         raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers, one a row", got)

@@ -127,7 +127,7 @@ class RecurrentBase(nn.Module, ABC):
                 x_TBD = F.dropout(x_TBD, self.dropout, self.training)
             outputs = []
             for place in range(layer * self._directions, (layer + 1) * self._directions):
-                given = None if noise is None else noise[place]
+                given = None if noise is None else batch.arrange(noise[place])
                 output, final, trace = self._run(
                     place, x_TBD, states, batch.lengths_B, return_gates, given, noise is None
                 )
@@ -209,7 +209,8 @@ class RecurrentBase(nn.Module, ABC):
 
     @property
     def _weight(self) -> Tensor:
-        return self.get_parameter("weight_hh_l0")
+        weight: Any = self.weight_hh_l0  # a parameter, or what torch.func or a parametrisation put in its place
+        return weight
 
     def extra_repr(self) -> str:
         """Sizes and whatever differs from its default, for repr."""

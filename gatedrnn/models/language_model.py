@@ -16,7 +16,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models import saving
 from gatedrnn.models.config import LanguageModelConfig
-from gatedrnn.models.loss import chunked_cross_entropy
+from gatedrnn.models.loss import IGNORED, chunked_cross_entropy
 
 States = list[State]
 
@@ -92,6 +92,8 @@ class LanguageModel(nn.Module):
 
         Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.
         """
+        if targets is not None:
+            self._check_targets(tokens, targets)
         every = len(self.layers)
         hidden, finals, traces = self._hidden(tokens, states, lengths, every, range(every) if return_gates else ())
         hidden, gates = self.output_dropout(hidden), traces if return_gates else None
@@ -113,7 +115,9 @@ class LanguageModel(nn.Module):
         traced: Collection[int],
     ) -> tuple[Tensor, States, list[Trace]]:
         """Output of the first `depth` layers, their final states, and the traces of those in `traced` (from 0)."""
-        self._check(tokens, states)
+        if states is not None and len(states) != len(self.layers):
+            raise ArgumentError("LanguageModel.states", f"must have {len(self.layers)} layers", len(states))
+        self._check_ids("tokens", tokens)
         hidden = self.input_dropout(F.embedding(tokens, self.embedding_dropout(self.embedding.weight)))
         finals: States = []
         traces: list[Trace] = []
@@ -138,25 +142,24 @@ class LanguageModel(nn.Module):
         """
         config = saving.read_config(folder)
         model = cls(config, backend)
-        saving.load_weights(folder, model)
+        saving.load_weights(folder, config, model)
         return model.eval()
 
-    def _check(self, tokens: Tensor, states: States | None) -> None:
-        if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
-            raise ArgumentError(
-                "LanguageModel.tokens", "must be integers [T, B]", f"{tokens.dtype} {list(tokens.shape)}"
-            )
-        if states is not None and len(states) != len(self.layers):
-            raise ArgumentError("LanguageModel.states", f"must have {len(self.layers)} layers", len(states))
-        if tokens.device.type != "cpu" or torch.compiler.is_compiling() or not tokens.numel():
+    def _check_targets(self, tokens: Tensor, targets: Tensor) -> None:
+        if targets.shape != tokens.shape:
+            rule = f"must have the tokens' shape {list(tokens.shape)}"
+            raise ArgumentError("LanguageModel.targets", rule, list(targets.shape))
+        self._check_ids("targets", targets.masked_fill(targets == IGNORED, 0))
+
+    def _check_ids(self, name: str, ids: Tensor) -> None:
+        if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+            raise ArgumentError(f"LanguageModel.{name}", "must be integers [T, B]", f"{ids.dtype} {list(ids.shape)}")
+        if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
             return
-        low, high = int(tokens.min()), int(tokens.max())
-        size = self.embedding.num_embeddings
+        low, high, size = int(ids.min()), int(ids.max()), self.embedding.num_embeddings
         if low < 0 or high >= size:
-            got = low if low < 0 else high
-            raise ArgumentError(
-                "LanguageModel.tokens", f"ids must lie in 0…{size - 1}", got, "Encode with the model's vocabulary"
-            )
+            got, advice = low if low < 0 else high, "Encode with the model's vocabulary"
+            raise ArgumentError(f"LanguageModel.{name}", f"ids must lie in 0…{size - 1}", got, advice)
 
     def _given(self, state: State) -> Any:
         return state[0] if len(state) == 1 else state

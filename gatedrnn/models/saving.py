@@ -33,17 +33,18 @@ def save_weights(folder: Path | str, config: LanguageModelConfig, state_dict: di
 def read_config(folder: Path | str) -> LanguageModelConfig:
     """The model section of `config.yaml`.
 
-    Raises: CheckpointError: missing or no YAML. ArgumentError: an unknown key or a value out of range.
+    Raises: CheckpointError: missing. ConfigError: no YAML. ArgumentError: an unknown key or a value out of range.
     """
-    values = read_yaml(Path(folder) / CONFIG_FILE)
+    path = Path(folder) / CONFIG_FILE
+    if not path.is_file():
+        raise CheckpointError(str(path), "must exist", "no such file", "Is this a run's folder")
+    values = read_yaml(path)
     if not isinstance(values, dict) or "model" not in values:
-        raise CheckpointError(
-            str(Path(folder) / CONFIG_FILE), "must have a section 'model'", None, "Is this a run's folder"
-        )
+        raise CheckpointError(str(path), "must have a section 'model'", None, "Is this a run's folder")
     return from_dict(LanguageModelConfig, values["model"], "model")
 
 
-def load_weights(folder: Path | str, model: nn.Module) -> None:
+def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Module) -> None:
     """Read `model.safetensors` into `model`, all or nothing.
 
     Raises: CheckpointError: missing, damaged, or of other names or shapes than the configuration says.
@@ -59,7 +60,7 @@ def load_weights(folder: Path | str, model: nn.Module) -> None:
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
     own = model.state_dict()
-    if "decoder.weight" in own and "decoder.weight" not in saved and "embedding.weight" in saved:
+    if config.tied and "decoder.weight" not in saved and "embedding.weight" in saved:
         saved["decoder.weight"] = saved["embedding.weight"]
     if saved.keys() != own.keys():
         odd = sorted(saved.keys() ^ own.keys())[0]

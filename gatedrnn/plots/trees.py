@@ -52,7 +52,15 @@ def tree_and_gates(
         axes.axis("off")
     for k, word in enumerate(words):
         middle.text(
-            k, 0.5, word, ha="center", va="center", fontsize=9.5, color=INK, transform=middle.get_xaxis_transform()
+            k,
+            0.5,
+            word,
+            ha="center",
+            va="center",
+            fontsize=9.5,
+            color=INK,
+            parse_math=False,
+            transform=middle.get_xaxis_transform(),
         )
     for axes, name in ((top, "gold"), (below, "induced")):
         if name == "induced" or gold:
@@ -132,7 +140,17 @@ def _draw_tree(axes: Axes, n: int, levels: dict[Span, int], other: set[Span], la
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
             text = labels.get(span, "")
             axes.text(
-                x, level + 0.1, text, ha="center", va="bottom", size=7.5, color=color, weight="bold", bbox=box, zorder=3
+                x,
+                level + 0.1,
+                text,
+                ha="center",
+                va="bottom",
+                size=7.5,
+                color=color,
+                weight="bold",
+                bbox=box,
+                zorder=3,
+                parse_math=False,
             )
     axes.set_ylim(-0.2, max(levels.values(), default=0) + 0.75)
 

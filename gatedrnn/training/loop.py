@@ -143,7 +143,7 @@ class _Loop:
         )
         self.validation_seconds = time.monotonic() - began
         rate = self.optimizer.param_groups[0]["lr"]
-        improved = self.best is None or result.loss_nats < self.best
+        improved = math.isfinite(result.loss_nats) and (self.best is None or result.loss_nats < self.best)
         if self.best is not None and result.loss_nats > self.best * (1 - training.plateau_threshold):
             for group in self.optimizer.param_groups:
                 group["lr"] *= training.plateau_factor

@@ -35,15 +35,19 @@ def upper_bound(n: int, gold: Iterable[Span]) -> set[Span]:
     """A binarisation of the gold tree that keeps all its spans: no binary tree scores higher against it."""
     spans = {*gold} | ({(0, n)} if n >= 2 else set())
     result = set(spans)
-    starts = {i: sorted((j for k, j in spans if k == i), reverse=True) for i, _ in spans}
-    for i, j in spans:
-        position = i
-        while position < j:
-            inside = [end for end in starts.get(position, []) if (position, end) != (i, j) and end <= j]
-            end = inside[0] if inside else position + 1
-            if position > i and j - position >= 2:
-                result.add((position, j))
-            position = end
+    stack: list[tuple[Span, list[int]]] = []  # open constituents, and where their parts start
+    for i, j in [*sorted(spans, key=lambda span: (span[0], -span[1])), (n, n)]:
+        while stack and stack[-1][0][1] <= i:
+            (_, end), starts = stack.pop()
+            starts += range(starts.pop(), end)
+            result |= {(start, end) for start in starts[1:] if end - start >= 2}
+            if stack:
+                stack[-1][1].append(end)
+        if stack:
+            starts = stack[-1][1]
+            starts += range(starts.pop(), i)
+            starts.append(i)
+        stack.append(((i, j), [i]))
     return result
 
 

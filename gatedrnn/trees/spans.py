@@ -17,7 +17,8 @@ def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> s
 
     Args:
         spans: nested spans of width ≥ 2 over `words`; the whole sentence is added if it is missing.
-        words: at least one; parentheses in them become -LRB- and -RRB-.
+        words: at least one; parentheses in them become -LRB- and -RRB-; a final backslash, which would
+            escape a bracket, gets a `_`.
         label: of every constituent, since an induced tree has no labels.
 
     Raises: ArgumentError: no word.
@@ -29,8 +30,14 @@ def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> s
     for i, j in {*spans, (0, len(words))}:
         opened[i] += 1
         closed[j] += 1
-    escaped = [word.translate(_ESCAPES) for word in words]
+    escaped = [_escape(word) for word in words]
     return " ".join(f"({label} " * opened[k] + word + ")" * closed[k + 1] for k, word in enumerate(escaped))
+
+
+def _escape(word: str) -> str:
+    """A word that bracket readers take whole: no parentheses, and no backslash before a closing one."""
+    word = word.translate(_ESCAPES)
+    return word + "_" if word.endswith("\\") else word
 
 
 def spans_to_tree(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> Tree:

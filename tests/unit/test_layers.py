@@ -164,7 +164,7 @@ CALLS = {
     ),
     "noise places": (
         lambda: lstm(num_layers=2)(X, noise=[None]),
-        "LSTM.noise: must have 2 entries; got 1.",
+        "LSTM.noise: must have 2 entries, one a layer and direction; got 1.",
     ),
     "noise shape": (lambda: lstm()(X, noise=[torch.zeros(T, B, 5)]), "LSTM.noise: "),
 }
