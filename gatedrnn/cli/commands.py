@@ -31,7 +31,7 @@ def train(options: Options) -> int:
     existed = out.exists()
     try:
         return _train(config, out, options.json)
-    except GatedRNNError:
+    except (GatedRNNError, KeyboardInterrupt):
         if not existed and not (out / WEIGHTS_FILE).exists():
             shutil.rmtree(out, ignore_errors=True)
         raise

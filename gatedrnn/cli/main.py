@@ -68,7 +68,7 @@ def _generate(parser: ArgumentParser) -> None:
 
 
 def _layer_and_algorithm(parser: ArgumentParser) -> None:
-    parser.add_argument("--layer", type=int | None, help="from 1 [2 of three or more, else 1]")
+    parser.add_argument("--layer", type=int | None, help="from 1 [the second, or the only one]")
     parser.add_argument(
         "--algorithm", choices=ALGORITHMS, default="unbiased", help="biased as published (leans right), or unbiased"
     )

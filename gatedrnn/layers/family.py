@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells import CELLS, Cell
-from gatedrnn.core.checks import nearest
-from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.core.errors import CheckpointError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.recurrent import RecurrentBase
 
@@ -24,6 +23,8 @@ class RNN(RecurrentBase):
     Args: nonlinearity: φ, "tanh", "relu" or "sigmoid". The rest, shapes and errors: `RecurrentBase`.
     """
 
+    cell = CELLS["rnn"]
+
     def __init__(
         self,
         input_size: int,
@@ -36,56 +37,46 @@ class RNN(RecurrentBase):
         bidirectional: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
-        *,
-        gates: Gates = Gates(),
-        weight_dropout: float = 0.0,
-        backend: str = "auto",
+        **kwargs: Any,
     ) -> None:
         shared = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        perturbed = {"gates": gates, "weight_dropout": weight_dropout, "backend": backend}
-        super().__init__(CELLS["rnn"], *shared, **perturbed, options={"nonlinearity": nonlinearity})
+        super().__init__(*shared, nonlinearity=nonlinearity, **kwargs)
 
 
 @final
 class LSTM(RecurrentBase):
     """LSTM, c = f∘c' + i∘g, h = o∘tanh(c); a drop-in for torch.nn.LSTM. Arguments, shapes and errors: `RecurrentBase`."""
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(CELLS["lstm"], input_size, hidden_size, *args, **kwargs)
+    cell = CELLS["lstm"]
 
 
 @final
 class PeepholeLSTM(RecurrentBase):
     """LSTM whose gates also read the cell state: i and f the old one, o the new one.
 
-    Args: peephole: "diagonal" (Gers & Schmidhuber 2000; `weight_ch_l0` [3H], rows i f o) or "full" ([3H, H], textbooks).
-        The rest, shapes and errors: `RecurrentBase`.
+    Args: peephole: "diagonal" (Gers & Schmidhuber 2000; `weight_ch_l0` [3H], rows i f o), the default, or "full" ([3H, H],
+        textbooks). The rest, shapes and errors: `RecurrentBase`.
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, *args: Any, peephole: str = "diagonal", **kwargs: Any
-    ) -> None:
-        super().__init__(CELLS["peephole"], input_size, hidden_size, *args, **kwargs, options={"peephole": peephole})
+    cell = CELLS["peephole"]
 
 
 @final
 class CoupledLSTM(RecurrentBase):
     """LSTM with i = 1 − f (rows f g o). Arguments, shapes and errors: `RecurrentBase`."""
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(CELLS["coupled"], input_size, hidden_size, *args, **kwargs)
+    cell = CELLS["coupled"]
 
 
 @final
 class GRU(RecurrentBase):
     """GRU; a drop-in for torch.nn.GRU.
 
-    Args: reset_after: True is torch's form, n = tanh(W x + r∘(U h')), h = (1 − z)∘n + z∘h'; False the textbook's,
-        n = tanh(W x + U (r∘h')), h = (1 − z)∘h' + z∘n. The rest, shapes and errors: `RecurrentBase`.
+    Args: reset_after: True, the default, is torch's form, n = tanh(W x + r∘(U h')), h = (1 − z)∘n + z∘h'; False the
+        textbook's, n = tanh(W x + U (r∘h')), h = (1 − z)∘h' + z∘n. The rest, shapes and errors: `RecurrentBase`.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, reset_after: bool = True, **kwargs: Any) -> None:
-        super().__init__(CELLS["gru"], input_size, hidden_size, *args, **kwargs, options={"reset_after": reset_after})
+    cell = CELLS["gru"]
 
 
 @final
@@ -96,23 +87,13 @@ class ONLSTM(RecurrentBase):
     (D_m = H / chunk_size each).
 
     Args:
-        chunk_size: C, consecutive units that share a master gate; divides hidden_size.
-        split_points: "paper" (the last chunk never leaves its initial state, because cumax ends at 1) or "free"
-            (D_m + 1 split points, the last one beyond every unit).
+        chunk_size: C, consecutive units that share a master gate; divides hidden_size; 1 by default.
+        split_points: "paper", the default (the last chunk never leaves its initial state, because cumax ends at 1), or
+            "free" (D_m + 1 split points, the last one beyond every unit).
         The rest, shapes and errors: `RecurrentBase`.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *args: Any,
-        chunk_size: int = 1,
-        split_points: str = "paper",
-        **kwargs: Any,
-    ) -> None:
-        options = {"chunk_size": chunk_size, "split_points": split_points}
-        super().__init__(CELLS["onlstm"], input_size, hidden_size, *args, **kwargs, options=options)
+    cell = CELLS["onlstm"]
 
     @classmethod
     def load_ordered_neurons(
@@ -164,6 +145,8 @@ class G2LSTM(RecurrentBase):
         The rest, shapes and errors: `RecurrentBase`.
     """
 
+    cell = CELLS["g2lstm"]
+
     def __init__(
         self,
         input_size: int,
@@ -174,9 +157,9 @@ class G2LSTM(RecurrentBase):
         gates: Gates = Gates(),
         **kwargs: Any,
     ) -> None:
-        cell = CELLS["g2lstm"]
-        g2 = replace(gates, temperature=temperature, noise_probability=noise_probability, names=cell.gates.names)
-        super().__init__(cell, input_size, hidden_size, *args, **kwargs, gates=g2)
+        names = self.cell.gates.names
+        g2 = replace(gates, temperature=temperature, noise_probability=noise_probability, names=names)
+        super().__init__(input_size, hidden_size, *args, gates=g2, **kwargs)
 
     @classmethod
     def load_g2(cls, state_dict: Mapping[str, Tensor]) -> "G2LSTM":
@@ -221,42 +204,12 @@ class Recurrent(RecurrentBase):
 
     Args:
         cell: a name in `CELLS`, or a `Cell`.
-        gates: None for the perturbation that belongs to the cell (G²-LSTM's), else yours.
-        options: the cell's own, such as `chunk_size=10`.
         The rest, shapes and errors: `RecurrentBase`.
     """
 
-    def __init__(
-        self,
-        cell: str | Cell,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: Device = None,
-        dtype: torch.dtype | None = None,
-        *,
-        gates: Gates | None = None,
-        weight_dropout: float = 0.0,
-        backend: str = "auto",
-        **options: Any,
-    ) -> None:
-        found = CELLS[cell] if isinstance(cell, str) else cell
-        for name in options:
-            if name not in found.options:
-                raise ArgumentError(
-                    f"Recurrent.{name}",
-                    f"is no option of {found.title}",
-                    repr(options[name]),
-                    nearest(name, found.options),
-                )
-        shared = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        chosen = found.gates if gates is None else gates
-        perturbed = {"gates": chosen, "weight_dropout": weight_dropout, "backend": backend}
-        super().__init__(found, *shared, **perturbed, options=options)
+    def __init__(self, cell: str | Cell, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
+        self.cell = CELLS[cell] if isinstance(cell, str) else cell
+        super().__init__(input_size, hidden_size, *args, **kwargs)
 
 
 def _find(state_dict: Mapping[str, Tensor], ending: str, owner: str) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from gatedrnn.cells import Cell, Params, State, Trace
-from gatedrnn.core.checks import one_of, positive_int, probability
+from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.inputs import Batch, read_input, read_state
@@ -24,20 +24,20 @@ class RecurrentBase(nn.Module, ABC):
     """Layers of one cell, with torch.nn.LSTM's habits. Abstract: use `ONLSTM`, `LSTM`, … or `Recurrent(cell, …)`.
 
     Args:
-        cell: the cell.
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as torch.nn.LSTM.
-        gates: temperature and noise; see `Gates`.
+        gates: temperature and noise, see `Gates`; None for what belongs to the cell (G²-LSTM's, else none).
         weight_dropout: probability that an element of U is dropped, one mask a forward, in training; the parameters, the
             state dict and the optimiser never see the mask.
         backend: "auto" or a backend's name.
-        options: the cell's own, such as `chunk_size`.
+        options: the cell's own, such as `chunk_size=10`.
 
-    Raises: ArgumentError: a size, a probability or an option is out of range.
+    Raises: ArgumentError: a size, a probability or an option is out of range, or the cell has no such option.
     """
+
+    cell: Cell
 
     def __init__(
         self,
-        cell: Cell,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
@@ -48,10 +48,10 @@ class RecurrentBase(nn.Module, ABC):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        gates: Gates = Gates(),
+        gates: Gates | None = None,
         weight_dropout: float = 0.0,
         backend: str = "auto",
-        options: dict[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         owner = type(self).__name__
@@ -64,18 +64,14 @@ class RecurrentBase(nn.Module, ABC):
         self.bidirectional = bool(bidirectional)
         self.weight_dropout = probability(f"{owner}.weight_dropout", weight_dropout)
         self.backend = one_of(f"{owner}.backend", backend, choices())
-        if not isinstance(gates, Gates):
+        self.gates = self.cell.gates if gates is None else gates
+        if not isinstance(self.gates, Gates):
             raise ArgumentError(f"{owner}.gates", "must be a Gates", repr(gates), "Write gates=Gates(temperature=0.9)")
-        self.gates = gates
-        self.cell = cell
-        self.options = {**cell.options, **(options or {})}
-        self.spec = cell.make_spec(hidden_size, **self.options).with_gates(gates)
-        self.spec.perturbed(gates)
-        for layer, suffix in self._places():
-            width = input_size if layer == 0 else hidden_size * self._directions
-            for name, shape in self._shapes(width).items():
-                parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-                self.register_parameter(f"{name}_l{layer}{suffix}", parameter)
+        self._check_options(options)
+        self.options = {**self.cell.options, **options}
+        self.spec = self.cell.make_spec(hidden_size, **self.options).with_gates(self.gates)
+        self.spec.perturbed(self.gates)
+        self._register(device, dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -207,6 +203,22 @@ class RecurrentBase(nn.Module, ABC):
     def _state_shape(self, batch: Batch) -> tuple[int, int, int]:
         return (self.num_layers * self._directions, batch.size, self.hidden_size)
 
+    def _check_options(self, options: dict[str, Any]) -> None:
+        owner = type(self).__name__
+        for name in options:
+            if name not in self.cell.options:
+                advice = nearest(name, ["gates", "weight_dropout", "backend", *self.cell.options])
+                raise ArgumentError(
+                    f"{owner}.{name}", f"is no argument of {self.cell.title}", repr(options[name]), advice
+                )
+
+    def _register(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        for layer, suffix in self._places():
+            width = self.input_size if layer == 0 else self.hidden_size * self._directions
+            for name, shape in self._shapes(width).items():
+                parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+                self.register_parameter(f"{name}_l{layer}{suffix}", parameter)
+
     @property
     def _weight(self) -> Tensor:
         weight: Any = self.weight_hh_l0  # a parameter, or what torch.func or a parametrisation put in its place
@@ -219,6 +231,6 @@ class RecurrentBase(nn.Module, ABC):
         defaults |= {"weight_dropout": 0.0, "backend": "auto"}
         parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
         parts += [f"{name}={value!r}" for name, value in self.options.items() if value != self.cell.options.get(name)]
-        if self.gates != Gates():
+        if self.gates != self.cell.gates:
             parts.append(f"gates={self.gates}")
         return ", ".join(parts)

@@ -62,8 +62,8 @@ def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display) -> 
     fabric = _fabric(config.training)
     model = LanguageModel(config.model, config.training.backend)
     create_run(folder, config, corpus.vocabulary)
-    corpus.cache(folder / TOKENS_FOLDER)
     save_weights(folder, config.model, model.state_dict())
+    corpus.cache(folder / TOKENS_FOLDER)
     return _Loop(config, corpus, folder, display, fabric, model).run()
 
 

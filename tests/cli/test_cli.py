@@ -161,7 +161,7 @@ def test_parse_json_tells_distances_layer_and_algorithm(work, sentences):
     assert found[1, "biased"][1]["distances"] == found[1, "unbiased"][1]["distances"]
     assert found[1, "biased"][1]["distances"] != found[2, "biased"][1]["distances"]
     default = json.loads(works("parse", work / "run", sentences, "--json").splitlines()[0])
-    assert (default["layer"], default["algorithm"]) == (1, "unbiased")
+    assert (default["layer"], default["algorithm"]) == (2, "unbiased")
 
 
 def test_parse_draws(work, sentences, tmp_path):
@@ -192,7 +192,7 @@ def test_eval_parsing_of_a_run(work, algorithm, max_words):
     assert {"sentences", "algorithm", "layer", "max_words", "scores"} <= set(found)
     lengths = [len(tree.leaves()) for tree in read_treebank(treebank)]
     assert found["sentences"] == sum(max_words is None or n <= max_words for n in lengths)
-    assert (found["algorithm"], found["layer"], found["max_words"]) == (algorithm, 1, max_words)
+    assert (found["algorithm"], found["layer"], found["max_words"]) == (algorithm, 2, max_words)
     assert set(found["scores"]) == PARSERS
     assert all(set(scores) == PROTOCOLS for scores in found["scores"].values())
     assert all(0 <= value <= 100 for scores in found["scores"].values() for value in scores.values())

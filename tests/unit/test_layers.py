@@ -89,7 +89,7 @@ CONSTRUCTION = {
     "cell": (lambda: Recurrent("lstmm", 3, 4), "cell: unknown name; got 'lstmm'. Did you mean 'lstm'?"),
     "option": (
         lambda: Recurrent("onlstm", 3, 4, chunksize=2),
-        "Recurrent.chunksize: is no option of ON-LSTM; got 2. Did you mean 'chunk_size'?",
+        "Recurrent.chunksize: is no argument of ON-LSTM; got 2. Did you mean 'chunk_size'?",
     ),
 }
 CALLS = {
@@ -180,7 +180,7 @@ def test_error_says_who_what_and_got(case):
 
 
 def test_unknown_keyword_is_refused():
-    with pytest.raises(TypeError, match="chunk_size"):
+    with pytest.raises(ArgumentError, match=r"LSTM\.chunk_size: is no argument of LSTM; got 2\."):
         LSTM(3, 4, chunk_size=2)
 
 

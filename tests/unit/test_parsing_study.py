@@ -86,7 +86,7 @@ def test_an_empty_sentence_is_refused():
 
 
 def test_the_papers_layer_is_the_default():
-    assert [default_layer(make_model(sizes=(8,) * layers)) for layers in (1, 2, 3, 4)] == [1, 1, 2, 2]
+    assert [default_layer(make_model(sizes=(8,) * layers)) for layers in (1, 2, 3, 4)] == [1, 2, 2, 2]
 
 
 GOLD = [gold_tree(tree) for tree in sample_trees(80, seed=1)]

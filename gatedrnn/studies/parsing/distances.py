@@ -34,8 +34,8 @@ def cells_with_master_gates() -> list[str]:
 
 
 def default_layer(model: LanguageModel) -> int:
-    """The layer read unless one is named: the second of three or more, as in the paper, else the first."""
-    return 2 if len(model.layers) >= 3 else 1
+    """The layer read unless one is named: the second, as in the paper, or the only one."""
+    return min(2, len(model.layers))
 
 
 def read_sentences(
