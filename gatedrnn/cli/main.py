@@ -1,5 +1,6 @@
 """`gatedrnn COMMAND`: one parser, one place where errors become one line and an exit code (0 done, 1 error, 2 usage)."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +10,21 @@ from jsonargparse import ActionConfigFile, ArgumentParser, Namespace  # pyright:
 
 import gatedrnn
 from gatedrnn.cells import CELLS
+from gatedrnn.core.checks import nearest
 from gatedrnn.core.errors import GatedRNNError
 from gatedrnn.trees import ALGORITHMS, KEEP_RULES
 
 
 class _Parser(ArgumentParser):
-    """Reports a usage error in one line."""
+    """Reports a usage error in one line, an unknown option with the nearest known one."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if isinstance(ex, GatedRNNError):
             raise ex
         flat = " ".join(str(message).split())
+        unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", flat)
+        if unknown:
+            flat += f". {nearest(unknown[1], self._option_string_actions)}"
         print(f"gatedrnn: usage: {flat} (see gatedrnn --help)", file=sys.stderr)
         sys.exit(2)
 

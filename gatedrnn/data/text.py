@@ -44,7 +44,7 @@ def _open(name: str) -> BinaryIO:
 
 def _decode(name: str, number: int, raw: bytes) -> str:
     if b"\x00" in raw:
-        raise DataError(f"{name}:{number}", "must be text", "a NUL byte", "Is it a binary file")
+        raise DataError(f"{name}:{number}", "must be text", "a NUL byte", "Is it a binary file?")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

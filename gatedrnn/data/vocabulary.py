@@ -102,7 +102,7 @@ class Vocabulary:
             return cls(saved["words"], saved.get("counts"))
         except OSError as error:
             raise DataError(
-                str(path), "must be a readable vocabulary", error.strerror, "Is this a run's folder"
+                str(path), "must be a readable vocabulary", error.strerror, "Is this a run's folder?"
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             detail = f"{type(error).__name__}: {error}"

@@ -37,10 +37,10 @@ def read_config(folder: Path | str) -> LanguageModelConfig:
     """
     path = Path(folder) / CONFIG_FILE
     if not path.is_file():
-        raise CheckpointError(str(path), "must exist", "no such file", "Is this a run's folder")
+        raise CheckpointError(str(path), "must exist", "no such file", "Is this a run's folder?")
     values = read_yaml(path)
     if not isinstance(values, dict) or "model" not in values:
-        raise CheckpointError(str(path), "must have a section 'model'", None, "Is this a run's folder")
+        raise CheckpointError(str(path), "must have a section 'model'", None, "Is this a run's folder?")
     return from_dict(LanguageModelConfig, values["model"], "model")
 
 
@@ -54,7 +54,7 @@ def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Modu
 
     path = Path(folder) / WEIGHTS_FILE
     if not path.is_file():
-        raise CheckpointError(str(path), "must exist", "no such file", "Is this a run's folder")
+        raise CheckpointError(str(path), "must exist", "no such file", "Is this a run's folder?")
     try:
         saved = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
