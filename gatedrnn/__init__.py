@@ -4,6 +4,7 @@ from gatedrnn.cells import CELLS
 from gatedrnn.core.errors import ArgumentError, BackendError, CheckpointError, ConfigError, DataError, GatedRNNError
 from gatedrnn.gates import Gates, syntactic_distance
 from gatedrnn.layers import G2LSTM, GRU, LSTM, ONLSTM, RNN, CoupledLSTM, PeepholeLSTM, Recurrent
+from gatedrnn.models import LanguageModel, LanguageModelConfig
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,8 @@ __all__ = [
     "DataError",
     "GatedRNNError",
     "Gates",
+    "LanguageModel",
+    "LanguageModelConfig",
     "PeepholeLSTM",
     "Recurrent",
     "syntactic_distance",

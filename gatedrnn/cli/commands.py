@@ -215,7 +215,7 @@ def _chunks(path: str, size: int) -> Any:
         yield start, chunk
     elif start == 0:
         name = "standard input" if path == "-" else path
-        raise DataError(name, "must hold at least one sentence", "an empty text")
+        raise DataError(name, "must hold at least one sentence", "an empty text", "Check the file")
 
 
 def _draw(path: Path, spans: Any, words: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Checks of single values; each returns the value or raises ArgumentError naming owner, rule and value."""
 
 import math
+import numbers
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -9,23 +10,23 @@ from gatedrnn.core.errors import ArgumentError
 
 def positive_int(owner: str, value: object, *, minimum: int = 1) -> int:
     """Return `value` if it is an integer of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         rule = "must be a positive integer" if minimum == 1 else f"must be an integer of at least {minimum}"
-        raise ArgumentError(owner, rule, repr(value))
-    return value
+        raise ArgumentError(owner, rule, repr(value), f"Give a whole number from {minimum} on")
+    return int(value)
 
 
 def positive_number(owner: str, value: object) -> float:
     """Return `value` if it is a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise ArgumentError(owner, "must be a finite number above 0", repr(value))
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 < float(value) < math.inf:
+        raise ArgumentError(owner, "must be a finite number above 0", repr(value), "Give a number such as 0.5")
     return float(value)
 
 
 def probability(owner: str, value: object) -> float:
     """Return `value` if it lies in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
-        raise ArgumentError(owner, "must be a probability between 0 and 1", repr(value))
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 <= float(value) <= 1.0:
+        raise ArgumentError(owner, "must be a probability between 0 and 1", repr(value), "Give a number such as 0.5")
     return float(value)
 
 
@@ -40,5 +41,7 @@ def one_of(owner: str, value: object, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`."""
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise ArgumentError(owner, f"must be one of {', '.join(known)}", repr(value))
+        close = get_close_matches(str(value), known, n=1)
+        advice = f"Did you mean {close[0]!r}?" if close else "Choose one of them"
+        raise ArgumentError(owner, f"must be one of {', '.join(known)}", repr(value), advice)
     return value

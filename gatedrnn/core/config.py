@@ -22,7 +22,7 @@ def from_dict(kind: type[T], values: Any, owner: str) -> T:
     Raises: ArgumentError: not a mapping, an unknown key (names the nearest known one), or a value of the wrong type or range.
     """
     if not isinstance(values, dict):
-        raise ArgumentError(owner, "must be a mapping of keys to values", repr(values))
+        raise ArgumentError(owner, "must be a mapping of keys to values", repr(values), "Write `key: value` lines")
     hints = get_type_hints(kind)
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     built = {}
@@ -52,7 +52,7 @@ def _convert(hint: Any, value: Any, owner: str) -> Any:
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         names = {int: "an integer", float: "a number", str: "a word", bool: "true or false"}
-        raise ArgumentError(owner, f"must be {names.get(hint, hint)}", repr(value))
+        raise ArgumentError(owner, f"must be {names.get(hint, hint)}", repr(value), "Change the value")
     return value
 
 

@@ -46,7 +46,7 @@ def windows(tokens: np.ndarray, batch_size: int, sequence_length: int, first_inp
     positive_int("training.sequence_length", sequence_length)
     n = len(tokens)
     if n == 0:
-        raise DataError("windows.tokens", "must hold at least one token", 0)
+        raise DataError("windows.tokens", "must hold at least one token", 0, "Check the text")
     stretch = -(-n // batch_size)
     starts = [b * stretch for b in range(batch_size)]
     for step in range(0, stretch, sequence_length):

@@ -80,7 +80,7 @@ class Corpus:
                 counts.update(words)
                 lines += 1
             if not counts:
-                raise DataError(str(path), "must hold at least one sentence", "an empty text")
+                raise DataError(str(path), "must hold at least one sentence", "an empty text", "Check the file")
             self.lines[split], counted[split] = lines, counts
         self.vocabulary = vocabulary or Vocabulary.from_counts(counted["train"], self.lines["train"], min_count)
         known = self.vocabulary.ids

@@ -112,7 +112,7 @@ def sample_trees(count: int, seed: int, part: str = "train") -> Iterator[Tree]:
     Raises: ArgumentError: count is negative.
     """
     if count < 0:
-        raise ArgumentError("sample_trees.count", "must not be negative", count)
+        raise ArgumentError("sample_trees.count", "must not be negative", count, "Give a whole number from 0 on")
     rng = stream(seed, "grammar", part)
     while count:
         tree = _sample("S", rng, MAX_WORDS)

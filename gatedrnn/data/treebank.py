@@ -27,7 +27,7 @@ def read_treebank(path: Path | str) -> Iterator[Tree]:
             elif character == ")":
                 depth -= 1
                 if depth < 0:
-                    raise DataError(f"{path}:{number}", "brackets must balance", "a ')' too many")
+                    raise DataError(f"{path}:{number}", "brackets must balance", "a ')' too many", "Mend this line")
                 if depth == 0:
                     yield _tree(path, start, " ".join([*pieces, line[begin : column + 1]]))
                     pieces, begin, count = [], column + 1, count + 1
@@ -41,7 +41,7 @@ def read_treebank(path: Path | str) -> Iterator[Tree]:
             f"{path}:{start}", "brackets must balance", got, "The tree that opens on this line does not close"
         )
     if not count:
-        raise DataError(str(path), "must hold at least one tree", "an empty treebank")
+        raise DataError(str(path), "must hold at least one tree", "an empty treebank", "Check the file")
 
 
 def _tree(path: Path | str, line: int, text: str) -> Tree:
@@ -49,9 +49,9 @@ def _tree(path: Path | str, line: int, text: str) -> Tree:
         tree = Tree.fromstring(text)
     except (ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path}:{line}", "must be a bracketed tree", reason) from error
+        raise DataError(f"{path}:{line}", "must be a bracketed tree", reason, "Mend this tree") from error
     if not tree.leaves():
-        raise DataError(f"{path}:{line}", "a tree must have at least one word", text[:40])
+        raise DataError(f"{path}:{line}", "a tree must have at least one word", text[:40], "Remove this tree")
     return tree
 
 

@@ -26,7 +26,8 @@ class Vocabulary:
         self.words = list(words)
         self.ids = {word: i for i, word in enumerate(self.words)}
         if self.words[:2] != [UNK, EOS] or len(self.ids) != len(self.words):
-            raise ArgumentError("Vocabulary.words", f"must be distinct and start with {UNK}, {EOS}", self.words[:3])
+            rule = f"must be distinct and start with {UNK}, {EOS}"
+            raise ArgumentError("Vocabulary.words", rule, self.words[:3], "Build it with Vocabulary.build")
         self.counts = list(counts) if counts is not None else [0] * len(self.words)
 
     @classmethod
@@ -46,7 +47,7 @@ class Vocabulary:
             counts.update(sentence)
             lines += 1
         if not lines:
-            raise DataError("Vocabulary.build", "must see at least one sentence", 0)
+            raise DataError("Vocabulary.build", "must see at least one sentence", 0, "Check the text")
         return cls.from_counts(counts, lines, min_count)
 
     @classmethod
@@ -86,7 +87,9 @@ class Vocabulary:
         found = []
         for i in ids:
             if not 0 <= i < len(self.words):
-                raise ArgumentError("Vocabulary.decode", f"ids must lie in 0…{len(self.words) - 1}", i)
+                raise ArgumentError(
+                    "Vocabulary.decode", f"ids must lie in 0…{len(self.words) - 1}", i, "Is it another vocabulary's?"
+                )
             found.append(self.words[i])
         return found
 

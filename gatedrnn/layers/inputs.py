@@ -76,26 +76,36 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
     """
     if isinstance(input, PackedSequence):
         if lengths is not None:
-            raise ArgumentError(f"{owner}.lengths", "must be None for a PackedSequence, which has its own", "lengths")
+            raise ArgumentError(
+                f"{owner}.lengths", "must be None for a PackedSequence", "lengths", "Drop it: the sequence has its own"
+            )
         plain = PackedSequence(input.data, input.batch_sizes)
         x_TBD, own = pad_packed_sequence(plain)
         _check_tensor(owner, x_TBD, input_size, dtype)
         return Batch(x_TBD, own.to(x_TBD.device), "packed", input, batch_first)
     if not isinstance(input, Tensor):
-        raise ArgumentError(f"{owner}.input", "must be a tensor or a PackedSequence", type(input).__name__)
+        raise ArgumentError(
+            f"{owner}.input", "must be a tensor or a PackedSequence", type(input).__name__, "Convert it"
+        )
     if input.dim() not in (2, 3):
-        raise ArgumentError(f"{owner}.input", "must be 2-D [T, D] or 3-D", f"shape {list(input.shape)}")
+        raise ArgumentError(
+            f"{owner}.input", "must be 2-D [T, D] or 3-D", f"shape {list(input.shape)}", "Add or drop dimensions"
+        )
     _check_tensor(owner, input, input_size, dtype)
     if input.dim() == 2:
         if lengths is not None:
-            raise ArgumentError(f"{owner}.lengths", "must be None for an unbatched 2-D input", "lengths")
+            raise ArgumentError(
+                f"{owner}.lengths", "must be None for an unbatched 2-D input", "lengths", "Cut the input instead"
+            )
         batch = Batch(input.unsqueeze(1), None, "single")
     elif batch_first:
         batch = Batch(input.transpose(0, 1), None, "batch", batch_first=True)
     else:
         batch = Batch(input, None, "time")
     if batch.x_TBD.shape[0] == 0:
-        raise ArgumentError(f"{owner}.input", "must have at least one time step", f"shape {list(input.shape)}")
+        raise ArgumentError(
+            f"{owner}.input", "must have at least one time step", f"shape {list(input.shape)}", "Drop empty sequences"
+        )
     if lengths is None:
         return batch
     lengths_B = _read_lengths(owner, lengths, batch.x_TBD)
@@ -115,19 +125,27 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
         dtype = torch.float32 if _autocast(like) and dtype in (torch.bfloat16, torch.float16) else like.dtype
         zero = torch.zeros(shape[1:], device=like.device, dtype=dtype)
         return [tuple(zero for _ in names)] * shape[0]
-    states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    states = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
     expected = "a tensor h_0" if len(names) == 1 else f"a tuple ({', '.join(f'{n}_0' for n in names)})"
     if len(states) != len(names) or (len(names) > 1 and isinstance(hx, Tensor)):
-        raise ArgumentError(f"{owner}.hx", f"must be {expected}", f"{len(states)} state(s)")
+        raise ArgumentError(
+            f"{owner}.hx", f"must be {expected}", f"{len(states)} state(s)", "Pass on what an earlier call returned"
+        )
     read = []
     for name, state in zip(names, states, strict=True):
         if not isinstance(state, Tensor):
-            raise ArgumentError(f"{owner}.hx", f"must be {expected}", type(state).__name__)
+            raise ArgumentError(
+                f"{owner}.hx", f"must be {expected}", type(state).__name__, "Pass on what an earlier call returned"
+            )
         wanted = [shape[0], shape[2]] if batch.layout == "single" else list(shape)
         if list(state.shape) != wanted:
-            raise ArgumentError(f"{owner}.hx", f"{name}_0 must have shape {wanted}", list(state.shape))
+            raise ArgumentError(
+                f"{owner}.hx", f"{name}_0 must have shape {wanted}", list(state.shape), "Leave hx out for zeros"
+            )
         if state.dtype != like.dtype and not _autocast(like):
-            raise ArgumentError(f"{owner}.hx", f"{name}_0 must have the input's type {like.dtype}", state.dtype)
+            raise ArgumentError(
+                f"{owner}.hx", f"{name}_0 must have the input's type {like.dtype}", state.dtype, "Convert it"
+            )
         state = state.unsqueeze(1) if batch.layout == "single" else state
         if batch.packed is not None and batch.packed.sorted_indices is not None:
             state = state.index_select(1, batch.packed.sorted_indices)
@@ -138,7 +156,10 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
 def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype) -> None:
     if input.shape[-1] != input_size:
         raise ArgumentError(
-            f"{owner}.input", f"last dimension must be input_size={input_size}", f"shape {list(input.shape)}"
+            f"{owner}.input",
+            f"last dimension must be input_size={input_size}",
+            f"shape {list(input.shape)}",
+            f"Build the layer with input_size={input.shape[-1]}, or check the order of dimensions",
         )
     if input.dtype != dtype and not (_autocast(input) and input.dtype.is_floating_point):
         advice = f"Convert one: input.to({dtype}) or layer.to({input.dtype})"
@@ -154,9 +175,11 @@ def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
     lengths_B = torch.as_tensor(lengths, device=x_TBD.device, dtype=integers)
     if lengths_B.is_floating_point() or lengths_B.dtype == torch.bool or list(lengths_B.shape) != [x_TBD.shape[1]]:
         got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)}"
-        raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers, one a row", got)
+        raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers", got, "Give one length a row")
     if not torch.compiler.is_compiling() and lengths_B.numel():
         low, high = int(lengths_B.min()), int(lengths_B.max())
         if low < 1 or high > len(x_TBD):
-            raise ArgumentError(f"{owner}.lengths", f"must lie in 1…{len(x_TBD)}", f"{low}…{high}")
+            raise ArgumentError(
+                f"{owner}.lengths", f"must lie in 1…{len(x_TBD)}", f"{low}…{high}", "Drop empty rows, or pad the input"
+            )
     return lengths_B.long()

@@ -69,7 +69,7 @@ class RecurrentBase(nn.Module, ABC):
             raise ArgumentError(f"{owner}.gates", "must be a Gates", repr(gates), "Write gates=Gates(temperature=0.9)")
         self._check_options(options)
         self.options = {**self.cell.options, **options}
-        self.spec = self.cell.make_spec(hidden_size, **self.options).with_gates(self.gates)
+        self.spec = self.cell.make_spec(self.hidden_size, **self.options).with_gates(self.gates)
         self.spec.perturbed(self.gates)
         self._register(device, dtype)
         self.reset_parameters()
@@ -178,7 +178,7 @@ class RecurrentBase(nn.Module, ABC):
     def _check_noise(self, noise: list[Tensor | None] | None, batch: Batch) -> None:
         owner, places = f"{type(self).__name__}.noise", len(self._places())
         if noise is not None and len(noise) != places:
-            raise ArgumentError(owner, f"must have {places} entries, one a layer and direction", len(noise))
+            raise ArgumentError(owner, f"must have {places} entries", len(noise), "Give one a layer and direction")
         shape = [*batch.x_TBD.shape[:2], self.spec.rows]
         for entry in noise or []:
             if entry is not None and list(entry.shape) != shape:

@@ -58,7 +58,7 @@ class LanguageModelConfig:
         positive_int("model.embedding_size", self.embedding_size)
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         if not self.hidden_sizes:
-            raise ArgumentError("model.hidden_sizes", "must have at least one layer", "none")
+            raise ArgumentError("model.hidden_sizes", "must have at least one layer", "none", "Write [300, 300]")
         for size in self.hidden_sizes:
             positive_int("model.hidden_sizes", size)
         for field in fields(self):

@@ -116,7 +116,9 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, States, list[Trace]]:
         """Output of the first `depth` layers, their final states, and the traces of those in `traced` (from 0)."""
         if states is not None and len(states) != len(self.layers):
-            raise ArgumentError("LanguageModel.states", f"must have {len(self.layers)} layers", len(states))
+            raise ArgumentError(
+                "LanguageModel.states", f"must have {len(self.layers)} layers", len(states), "Pass on output.states"
+            )
         self._check_ids("tokens", tokens)
         hidden = self.input_dropout(F.embedding(tokens, self.embedding_dropout(self.embedding.weight)))
         finals: States = []
@@ -148,12 +150,14 @@ class LanguageModel(nn.Module):
     def _check_targets(self, tokens: Tensor, targets: Tensor) -> None:
         if targets.shape != tokens.shape:
             rule = f"must have the tokens' shape {list(tokens.shape)}"
-            raise ArgumentError("LanguageModel.targets", rule, list(targets.shape))
+            raise ArgumentError("LanguageModel.targets", rule, list(targets.shape), "Give one target a token")
         self._check_ids("targets", targets.masked_fill(targets == IGNORED, 0))
 
     def _check_ids(self, name: str, ids: Tensor) -> None:
         if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
-            raise ArgumentError(f"LanguageModel.{name}", "must be integers [T, B]", f"{ids.dtype} {list(ids.shape)}")
+            raise ArgumentError(
+                f"LanguageModel.{name}", "must be integers [T, B]", f"{ids.dtype} {list(ids.shape)}", "Time comes first"
+            )
         if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
             return
         low, high, size = int(ids.min()), int(ids.max()), self.embedding.num_embeddings

@@ -65,9 +65,12 @@ class TrainingConfig:
         for name in ("weight_decay", "gradient_clip", "plateau_threshold"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise ArgumentError(f"training.{name}", "must be a finite number of at least 0", value)
+                rule = "must be a finite number of at least 0"
+                raise ArgumentError(f"training.{name}", rule, value, "Give a number such as 0.25")
         if not 0 < self.plateau_factor <= 1:
-            raise ArgumentError("training.plateau_factor", "must lie in (0, 1]", self.plateau_factor)
+            raise ArgumentError(
+                "training.plateau_factor", "must lie in (0, 1]", self.plateau_factor, "Give a number such as 0.5"
+            )
         one_of("training.optimizer", self.optimizer, OPTIMIZERS)
         one_of("training.precision", self.precision, PRECISIONS)
         one_of("training.backend", self.backend, choices())

@@ -31,7 +31,9 @@ def distances_to_spans(distances: Sequence[float], algorithm: str) -> set[Span]:
     one_of("distances_to_spans.algorithm", algorithm, ALGORITHMS)
     values = [float(value) for value in distances]
     if not values:
-        raise ArgumentError("distances_to_spans.distances", "must have one distance a word", "none")
+        raise ArgumentError(
+            "distances_to_spans.distances", "must have one distance a word", "none", "Skip empty sentences"
+        )
     if not all(map(math.isfinite, values)):
         raise ArgumentError("distances_to_spans.distances", "must be finite", values, "Did training diverge?")
     if algorithm == "unbiased":

@@ -48,7 +48,10 @@ def score(predicted: Sequence[Set[Span]], gold: Sequence[Gold]) -> Score:
     Raises: ArgumentError: the numbers of trees differ. DataError: no sentence has a word.
     """
     if len(predicted) != len(gold):
-        raise ArgumentError("score", "must have one predicted tree a gold tree", f"{len(predicted)} and {len(gold)}")
+        got = f"{len(predicted)} and {len(gold)}"
+        raise ArgumentError(
+            "score", "must have one predicted tree a gold tree", got, "Check that no sentence was dropped"
+        )
     totals = dict.fromkeys(PROTOCOLS, 0.0)
     count_a = count_b = hit = extra = missed = 0
     for spans, tree in zip(predicted, gold, strict=True):

@@ -24,7 +24,7 @@ def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> s
     Raises: ArgumentError: no word.
     """
     if not words:
-        raise ArgumentError("brackets.words", "must have at least one word", 0)
+        raise ArgumentError("brackets.words", "must have at least one word", 0, "Skip empty sentences")
     opened: Counter[int] = Counter()
     closed: Counter[int] = Counter()
     for i, j in {*spans, (0, len(words))}:
@@ -43,7 +43,7 @@ def _escape(word: str) -> str:
 def spans_to_tree(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> Tree:
     """The nltk.Tree of nested spans; arguments and errors as `brackets`."""
     if not words:
-        raise ArgumentError("spans_to_tree.words", "must have at least one word", 0)
+        raise ArgumentError("spans_to_tree.words", "must have at least one word", 0, "Skip empty sentences")
     root = Tree(label, [])
     stack = [(root, len(words))]
     ordered = sorted({*spans} - {(0, len(words))}, key=lambda span: (span[0], -span[1]))

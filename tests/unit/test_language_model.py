@@ -292,8 +292,11 @@ def test_wrong_configuration(saved, change, message):
             torch.tensor([[-1]]),
             "LanguageModel.tokens: ids must lie in 0…10; got -1. Encode with the model's vocabulary.",
         ),
-        (torch.tensor([1]), "LanguageModel.tokens: must be integers [T, B]; got torch.int64 [1]."),
-        (torch.ones(2, 2), "LanguageModel.tokens: must be integers [T, B]; got torch.float32 [2, 2]."),
+        (torch.tensor([1]), "LanguageModel.tokens: must be integers [T, B]; got torch.int64 [1]. Time comes first."),
+        (
+            torch.ones(2, 2),
+            "LanguageModel.tokens: must be integers [T, B]; got torch.float32 [2, 2]. Time comes first.",
+        ),
     ],
 )
 def test_tokens_out_of_range(tokens, message):

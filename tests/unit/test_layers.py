@@ -148,15 +148,15 @@ CALLS = {
     "lengths above": (lambda: lstm()(X, lengths=[4, 5, 1]), "LSTM.lengths: must lie in 1…4; got 1…5."),
     "lengths count": (
         lambda: lstm()(X, lengths=[4, 2]),
-        "LSTM.lengths: must be 3 integers, one a row; got torch.int64 of shape [2].",
+        "LSTM.lengths: must be 3 integers; got torch.int64 of shape [2].",
     ),
     "lengths float": (
         lambda: lstm()(X, lengths=torch.ones(3)),
-        "LSTM.lengths: must be 3 integers, one a row; got torch.float32 of shape [3].",
+        "LSTM.lengths: must be 3 integers; got torch.float32 of shape [3].",
     ),
     "lengths packed": (
         lambda: lstm()(packed(), lengths=[4, 2, 1]),
-        "LSTM.lengths: must be None for a PackedSequence, which has its own; got lengths.",
+        "LSTM.lengths: must be None for a PackedSequence; got lengths.",
     ),
     "lengths unbatched": (
         lambda: lstm()(X[:, 0], lengths=[4]),
@@ -164,19 +164,20 @@ CALLS = {
     ),
     "noise places": (
         lambda: lstm(num_layers=2)(X, noise=[None]),
-        "LSTM.noise: must have 2 entries, one a layer and direction; got 1.",
+        "LSTM.noise: must have 2 entries; got 1.",
     ),
     "noise shape": (lambda: lstm()(X, noise=[torch.zeros(T, B, 5)]), "LSTM.noise: "),
 }
 
 
 @pytest.mark.parametrize("case", [*CONSTRUCTION, *CALLS])
-def test_error_says_who_what_and_got(case):
+def test_error_says_who_what_got_and_what_to_do(case):
     call, message = (CONSTRUCTION | CALLS)[case]
     with pytest.raises(ArgumentError) as caught:
         call()
     assert message in str(caught.value)
-    assert re.match(r"^\w+(\.\w+)?: [^;]+; got .+[.?]$", str(caught.value)), str(caught.value)
+    form = r"\w+(\.\w+)?: [^;]+; got .+\. .+[.?]"  # <owner.field>: <rule>; got <values>. <what to do>.
+    assert re.fullmatch(form, str(caught.value)), str(caught.value)
 
 
 def test_unknown_keyword_is_refused():

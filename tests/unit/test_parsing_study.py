@@ -79,9 +79,9 @@ def test_a_layer_out_of_range_is_refused(layer):
 
 
 def test_an_empty_sentence_is_refused():
-    with pytest.raises(ArgumentError, match="at least one word; got a sentence of length 0"):
+    with pytest.raises(ArgumentError, match="at least one word; got length 0"):
         list(read(make_model(), [[2], [], [3]], EOS, 1))
-    with pytest.raises(ArgumentError, match="at least one word; got a sentence of length 0"):
+    with pytest.raises(ArgumentError, match="at least one word; got length 0"):
         log_probabilities(make_model(), [[2], []], EOS)
 
 

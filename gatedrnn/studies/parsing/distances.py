@@ -58,7 +58,7 @@ def read_sentences(
         raise ArgumentError("parsing", "needs a cell with master gates", f"cell {model.config.cell!r}", advice)
     positive_int("parsing.layer", layer)
     if layer > len(model.layers):
-        raise ArgumentError("parsing.layer", f"must lie in 1…{len(model.layers)}", layer)
+        raise ArgumentError("parsing.layer", f"must lie in 1…{len(model.layers)}", layer, "Name a layer of the model")
     return _read(model, iter(sentences), eos, layer, keep_gates)
 
 
@@ -71,7 +71,7 @@ def _read(
 ) -> Iterator[Reading]:
     while chunk := list(islice(sentences, _SORTED_SENTENCES)):
         if any(not ids for ids in chunk):
-            raise ArgumentError("parsing", "a sentence must have at least one word", "a sentence of length 0")
+            raise ArgumentError("parsing", "a sentence must have at least one word", "length 0", "Skip it")
         found: dict[int, Reading] = {}
         order = sorted(range(len(chunk)), key=lambda k: len(chunk[k]))
         while order:

@@ -23,7 +23,7 @@ def log_probabilities(model: LanguageModel, sentences: Sequence[list[int]], eos:
     Raises: ArgumentError: an empty sentence.
     """
     if any(not ids for ids in sentences):
-        raise ArgumentError("log_probabilities", "a sentence must have at least one word", "a sentence of length 0")
+        raise ArgumentError("log_probabilities", "a sentence must have at least one word", "length 0", "Skip it")
     scores: list[float] = []
     device = model.embedding.weight.device
     for start in range(0, len(sentences), _BATCH):
@@ -42,6 +42,7 @@ def log_probabilities(model: LanguageModel, sentences: Sequence[list[int]], eos:
 def pair_accuracy(model: LanguageModel, good: Sequence[list[int]], bad: Sequence[list[int]], eos: int) -> float:
     """Share of pairs whose good sentence is more probable than the bad one (a tie is no win). Raises as above, or on no pair."""
     if not good or len(good) != len(bad):
-        raise ArgumentError("pair_accuracy", "must have as many good as bad sentences", f"{len(good)} and {len(bad)}")
+        got = f"{len(good)} and {len(bad)}"
+        raise ArgumentError("pair_accuracy", "must have as many good as bad sentences", got, "Give at least one pair")
     wins = zip(log_probabilities(model, good, eos), log_probabilities(model, bad, eos), strict=True)
     return sum(g > b for g, b in wins) / len(good)
