@@ -129,17 +129,15 @@ def _agreement(run: Run, seed: int) -> dict[str, float]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove an earlier demo from `folder`; refuse a folder with anything else in it."""
-    foreign = sorted({path.name for path in folder.iterdir()} - OWN_FILES) if folder.is_dir() else []
-    if foreign or folder.is_file():
-        got = foreign[0] if foreign else "a file"
-        raise DataError(str(folder), "must be empty, new, or an earlier demo's", got, "Choose another --out")
-    if (
-        folder.is_dir()
-        and not {path.name for path in folder.iterdir()} <= {"run"}
-        and (folder / "results.json").exists()
-    ):
-        (folder / "results.json").unlink()
+    """Remove an earlier, finished demo from `folder`; refuse a folder with anything else in it."""
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    own = OWN_FILES if "results.json" in present else set()
+    foreign = sorted(present - own) or (["a file"] if folder.is_file() else [])
+    if foreign:
+        advice = "Choose another --out, or delete the folder"
+        raise DataError(str(folder), "must be empty, new, or hold a finished demo alone", foreign[0], advice)
+    for name in present - {"run"}:
+        (folder / name).unlink()
     shutil.rmtree(folder / "run", ignore_errors=True)
 
 
