@@ -14,6 +14,7 @@ from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.data import EOS, Corpus, find_splits, read_sentences, read_treebank, write_corpus
 from gatedrnn.models.saving import WEIGHTS_FILE
 from gatedrnn.training.run import Run, load_run
+from gatedrnn.trees import Gold, Span
 
 Options = Any
 
@@ -130,22 +131,16 @@ def parse(options: Options) -> None:
 def eval_parsing(options: Options) -> None:
     """`gatedrnn eval-parsing`."""
     from gatedrnn.studies.parsing import default_layer, evaluate_parsing
-    from gatedrnn.studies.parsing import read_sentences as read
     from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
-    from gatedrnn.trees import ALGORITHMS, distances_to_spans, gold_tree
+    from gatedrnn.trees import ALGORITHMS, gold_tree
 
     if options.run is None and not options.baseline:
         raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
     run = load_run(options.run) if options.run else None
     gold = [gold_tree(tree, options.words) for tree in read_treebank(options.treebank)]
     baselines = options.baseline or DEFAULT_BASELINES
-    layer, predicted = None, None
-    if run is not None:
-        layer = default_layer(run.model) if options.layer is None else options.layer
-        ids = (run.vocabulary.encode_foreign(tree.words) for tree in gold if len(tree))
-        readings = read(run.model, ids, run.vocabulary.ids[EOS], layer)
-        distances = [next(readings).distances if len(tree) else [] for tree in gold]
-        predicted = {a: [distances_to_spans(d, a) if d else set() for d in distances] for a in ALGORITHMS}
+    layer = None if run is None else default_layer(run.model) if options.layer is None else options.layer
+    predicted = None if run is None or layer is None else _induced(run, gold, layer)
     chosen = predicted[options.algorithm] if predicted else None
     result = evaluate_parsing(gold, chosen, max_words=options.max_words, baselines=baselines)
     if options.json:
@@ -169,6 +164,17 @@ def eval_parsing(options: Options) -> None:
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _induced(run: Run, gold: list[Gold], layer: int) -> dict[str, list[set[Span]]]:
+    """The model's spans for every gold tree, by algorithm; none for a tree without a word."""
+    from gatedrnn.studies.parsing import read_sentences as read
+    from gatedrnn.trees import ALGORITHMS, distances_to_spans
+
+    ids = (run.vocabulary.encode_foreign(tree.words) for tree in gold if len(tree))
+    readings = read(run.model, ids, run.vocabulary.ids[EOS], layer)
+    distances = [next(readings).distances if len(tree) else [] for tree in gold]
+    return {a: [distances_to_spans(d, a) if d else set() for d in distances] for a in ALGORITHMS}
 
 
 def explain(options: Options) -> None:

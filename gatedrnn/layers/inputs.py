@@ -121,8 +121,7 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
     """
     like = batch.x_TBD
     if hx is None:
-        dtype = torch.get_autocast_dtype(like.device.type) if _autocast(like) else like.dtype
-        dtype = torch.float32 if _autocast(like) and dtype in (torch.bfloat16, torch.float16) else like.dtype
+        dtype = torch.float32 if _autocast(like) else like.dtype
         zero = torch.zeros(shape[1:], device=like.device, dtype=dtype)
         return [tuple(zero for _ in names)] * shape[0]
     states = tuple(hx) if isinstance(hx, tuple | list) else (hx,)

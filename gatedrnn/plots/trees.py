@@ -30,52 +30,23 @@ def tree_and_gates(
         induced: spans of the induced tree. A constituent in both is green, in one alone orange.
         gates_TN: master forget gate, a row a word; low units are drawn at the bottom.
     """
-    n = len(words)
     gold_spans, induced_spans = {span for _, span in gold}, set(induced)
     gold_levels, induced_levels = _levels(gold_spans), _levels(induced_spans)
-    deep_gold, deep_induced = max(gold_levels.values(), default=0), max(induced_levels.values(), default=0)
-    heights = [0.3 * deep_gold + 0.2 if gold else 0.01, 0.32, 0.3 * deep_induced + 0.2, 1.25]
-    width = 0.78 * n + 1.1
-    figure = Figure(figsize=(width, sum(heights) + 0.5))
-    grid = figure.add_gridspec(
-        4, 1, height_ratios=heights, hspace=0.0, left=1.0 / width, right=0.99, top=0.99, bottom=0.06
-    )
-    top, middle, below, heat = (figure.add_subplot(grid[k]) for k in range(4))
-    labels: dict[Span, list[str]] = {}
-    for label, span in gold:
-        labels.setdefault(span, []).append(label)
-    _draw_tree(top, n, gold_levels, induced_spans, {span: names[-1] for span, names in labels.items()})
-    _draw_tree(below, n, induced_levels, gold_spans if gold else induced_spans, {})
+    top, middle, below, heat = _axes(len(words), _height(gold_levels), _height(induced_levels))
+    labels = {span: label for label, span in gold}
+    _draw_tree(top, gold_levels, induced_spans, labels)
+    _draw_tree(below, induced_levels, gold_spans if gold else induced_spans, {})
     below.invert_yaxis()
-    for axes in (top, middle, below):
-        axes.set_xlim(-0.5, n - 0.5)
-        axes.axis("off")
     for k, word in enumerate(words):
-        middle.text(
-            k,
-            0.5,
-            word,
-            ha="center",
-            va="center",
-            fontsize=9.5,
-            color=INK,
-            parse_math=False,
-            transform=middle.get_xaxis_transform(),
-        )
+        place = {"ha": "center", "va": "center", "transform": middle.get_xaxis_transform()}
+        middle.text(k, 0.5, word, fontsize=9.5, color=INK, parse_math=False, **place)
     for axes, name in ((top, "gold"), (below, "induced")):
         if name == "induced" or gold:
-            axes.text(
-                -0.08 / width, 0.5, name, ha="right", va="center", fontsize=8.5, color=FAINT, transform=axes.transAxes
-            )
-    image = np.asarray(gates_TN, dtype=float).T
-    heat.imshow(image, aspect="auto", origin="lower", cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest")
-    heat.set_xticks([])
-    heat.set_yticks([0, len(image) - 1], ["short-lived", "long-lived"], fontsize=7.5, color=FAINT)
-    heat.tick_params(length=0)
-    heat.spines[:].set_visible(False)
-    heat.set_xlabel(
-        "master forget gate: pale where the state is erased, dark where it is kept", fontsize=7.5, color=FAINT
-    )
+            place = {"ha": "right", "va": "center", "transform": axes.transAxes}
+            axes.text(-0.08 / _width(len(words)), 0.5, name, fontsize=8.5, color=FAINT, **place)
+    _draw_gates(heat, np.asarray(gates_TN, dtype=float).T)
+    figure = heat.figure
+    assert isinstance(figure, Figure)
     return figure
 
 
@@ -113,6 +84,39 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=160, facecolor="white")
 
 
+def _width(words: int) -> float:
+    """Inches: a column a word, and room for the names at the left."""
+    return 0.78 * words + 1.1
+
+
+def _height(levels: dict[Span, int]) -> float:
+    """Inches of a tree."""
+    return 0.3 * max(levels.values()) + 0.2 if levels else 0.01
+
+
+def _axes(words: int, gold_height: float, induced_height: float) -> list[Axes]:
+    """Gold tree, words, induced tree and gates, one below the other, a column a word."""
+    heights, width = [gold_height, 0.32, induced_height, 1.25], _width(words)
+    figure = Figure(figsize=(width, sum(heights) + 0.5))
+    sides = {"left": 1.0 / width, "right": 0.99, "top": 0.99, "bottom": 0.06}
+    grid = figure.add_gridspec(4, 1, height_ratios=heights, hspace=0.0, **sides)
+    panels = [figure.add_subplot(grid[k]) for k in range(4)]
+    for axes in panels[:3]:
+        axes.set_xlim(-0.5, words - 0.5)
+        axes.axis("off")
+    return panels
+
+
+def _draw_gates(axes: Axes, image_NT: np.ndarray) -> None:
+    axes.imshow(image_NT, aspect="auto", origin="lower", cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([0, len(image_NT) - 1], ["short-lived", "long-lived"], fontsize=7.5, color=FAINT)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    legend = "master forget gate: pale where the state is erased, dark where it is kept"
+    axes.set_xlabel(legend, fontsize=7.5, color=FAINT)
+
+
 def _levels(spans: set[Span]) -> dict[Span, int]:
     """Height of each constituent: one more than the highest inside it."""
     levels: dict[Span, int] = {}
@@ -122,7 +126,7 @@ def _levels(spans: set[Span]) -> dict[Span, int]:
     return levels
 
 
-def _draw_tree(axes: Axes, n: int, levels: dict[Span, int], other: set[Span], labels: dict[Span, str]) -> None:
+def _draw_tree(axes: Axes, levels: dict[Span, int], other: set[Span], labels: dict[Span, str]) -> None:
     def center(span: Span) -> float:
         children = _children(span, levels)
         return (position(children[0]) + position(children[-1])) / 2
