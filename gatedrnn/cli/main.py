@@ -50,9 +50,7 @@ def _train(parser: ArgumentParser) -> None:
     parser.add_argument("--data", type=DataConfig, default=DataConfig())
     parser.add_argument("--model", type=LanguageModelConfig, default=LanguageModelConfig())
     parser.add_argument("--training", type=TrainingConfig, default=TrainingConfig())
-    shown = parser._option_string_actions[
-        "--data"
-    ]  # its help names a configuration file; `_data_folder` takes a folder
+    shown = parser._option_string_actions["--data"]  # whose own help names a file: `_data_folder` takes a folder
     shown.metavar, shown.help = "DIR", "folder with train.txt and so on: the same as --data.folder DIR"
 
 

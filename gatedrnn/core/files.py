@@ -11,23 +11,27 @@ import yaml
 
 from gatedrnn.core.errors import ConfigError, DataError
 
+ROOM = "Free some space, or choose another folder"
+
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary neighbour of `path`, then move it into place.
 
-    Raises: DataError: the folder cannot be written.
+    Raises: DataError: the folder cannot be written, or the disk is full; the old file is then still there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise DataError(str(path), "the folder must be writable", error.strerror or str(error)) from error
+        raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
     os.close(descriptor)
     temporary = Path(name)
     try:
         write(temporary)
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+    except OSError as error:
+        raise DataError(str(path), "must be writable", error.strerror or str(error), ROOM) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -49,13 +53,12 @@ def read_yaml(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(str(path), "must be a readable file", error.strerror, "Check the path") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(str(path), "must be UTF-8 text", error.reason) from error
+        raise ConfigError(str(path), "must be UTF-8 text", error.reason, "Convert it with iconv") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(
-            f"{path}{place}", "must be YAML", getattr(error, "problem", None) or "a syntax error"
-        ) from error
+        got = getattr(error, "problem", None) or "a syntax error"
+        raise ConfigError(f"{path}{place}", "must be YAML", got, "Mend this line") from error
 
 
 def write_yaml(path: Path, values: Any) -> None:

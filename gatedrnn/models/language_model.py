@@ -103,7 +103,13 @@ class LanguageModel(nn.Module):
         return LanguageModelOutput(None, loss, finals, gates)
 
     def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layer: int) -> Trace:
-        """Gates of layer `layer` (from 1), {gate name: [T, B, N]}: as `forward`, without the layers above and the decoder."""
+        """Gates of layer `layer` (from 1), {gate name: [T, B, N]}: as `forward`, without the layers above and the decoder.
+
+        Raises: ArgumentError: the layer does not exist; else as `forward`.
+        """
+        if not 1 <= layer <= len(self.layers):
+            rule = f"must lie in 1…{len(self.layers)}"
+            raise ArgumentError("LanguageModel.layer", rule, layer, "Name a layer of the model")
         return self._hidden(tokens, None, lengths, layer, (layer - 1,))[2][0]
 
     def _hidden(
@@ -140,7 +146,8 @@ class LanguageModel(nn.Module):
     def from_pretrained(cls, folder: Path | str, *, backend: str = "auto") -> "LanguageModel":
         """Read a folder written by `save_pretrained` or a run's folder, in evaluation mode.
 
-        Raises: CheckpointError: a file is missing, damaged or of another size. ArgumentError: a config value is wrong.
+        Raises: CheckpointError: a file is missing, damaged or of another size. ConfigError: no YAML.
+            ArgumentError: a value in it is out of range.
         """
         config = saving.read_config(folder)
         model = cls(config, backend)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gatedrnn.core.config import from_dict, to_dict
-from gatedrnn.core.errors import CheckpointError
-from gatedrnn.core.files import read_yaml, write_with, write_yaml
+from gatedrnn.core.errors import CheckpointError, DataError
+from gatedrnn.core.files import ROOM, read_yaml, write_with, write_yaml
 from gatedrnn.models.config import LanguageModelConfig
 
 CONFIG_FILE = "config.yaml"
@@ -21,13 +21,18 @@ def save(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, 
 
 
 def save_weights(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor]) -> None:
-    """Write `model.safetensors`; a tied decoder is stored once."""
+    """Write `model.safetensors`, atomically; a tied decoder is stored once. Raises: DataError: it cannot be written."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     kept = {
         k: v.detach().contiguous().cpu() for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")
     }
-    write_with(Path(folder) / WEIGHTS_FILE, lambda path: save_file(kept, path))
+    path = Path(folder) / WEIGHTS_FILE
+    try:
+        write_with(path, lambda temporary: save_file(kept, temporary))
+    except SafetensorError as error:
+        raise DataError(str(path), "must be writable", str(error), ROOM) from error
 
 
 def read_config(folder: Path | str) -> LanguageModelConfig:

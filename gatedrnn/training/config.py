@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gatedrnn.core.checks import one_of, positive_int, positive_number
 from gatedrnn.core.config import from_dict
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, ConfigError
 from gatedrnn.core.files import read_yaml
 from gatedrnn.data import DataConfig
 from gatedrnn.models import LanguageModelConfig
@@ -88,4 +88,8 @@ class RunConfig:
 def read_run_config(path: Path) -> RunConfig:
     """Read a run's YAML. Raises: ConfigError: unreadable. ArgumentError: an unknown key or a bad value."""
     values = read_yaml(path)
-    return from_dict(RunConfig, {} if values is None else values, "")
+    if not isinstance(values, dict | None):
+        raise ConfigError(
+            str(path), "must hold the sections data, model and training", repr(values), "Write `model:` lines"
+        )
+    return from_dict(RunConfig, values or {}, "")

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import CheckpointError, DataError
-from gatedrnn.core.files import write_yaml
+from gatedrnn.core.files import ROOM, write_yaml
 from gatedrnn.data import Vocabulary
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
@@ -60,9 +60,13 @@ def create_run(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> None:
 
 
 def append_metrics(folder: Path, record: dict[str, Any]) -> None:
-    """Add one line to metrics.jsonl."""
-    with (folder / METRICS_FILE).open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(record) + "\n")
+    """Add one line to metrics.jsonl. Raises: DataError: it cannot be written."""
+    path = folder / METRICS_FILE
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record) + "\n")
+    except OSError as error:
+        raise DataError(str(path), "must be writable", error.strerror, ROOM) from error
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

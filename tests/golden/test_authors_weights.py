@@ -125,3 +125,13 @@ def test_g2_reads_a_prefix_that_itself_says_cell():
 def test_g2_refuses_what_is_no_g2(state, message):
     with pytest.raises(CheckpointError, match=message):
         G2LSTM.load_g2(state)
+
+
+def test_weights_that_do_not_fit_are_refused():
+    ordered = {"cells.0.ih.0.weight": torch.zeros(7, 3), "cells.0.ih.0.bias": torch.zeros(20)}
+    ordered |= {"cells.0.hh.weight": torch.zeros(20, 4), "cells.0.hh.bias": torch.zeros(20)}
+    with pytest.raises(CheckpointError, match=r"load_ordered_neurons: shapes must fit one another; got .*7.*\. Check"):
+        ONLSTM.load_ordered_neurons(ordered, 0)
+    g2 = {"cell_0.weight_ih": torch.zeros(3, 16), "cell_0.weight_hh": torch.zeros(5, 16)}
+    with pytest.raises(CheckpointError, match=r"load_g2: shapes must fit one another; got .*5.*\. Check"):
+        G2LSTM.load_g2(g2)

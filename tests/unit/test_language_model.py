@@ -358,3 +358,9 @@ def test_generation_refuses(prompt, temperature, message):
 def test_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         config().cell = "gru"
+
+
+@pytest.mark.parametrize("layer", [0, -1, 3])
+def test_trace_of_a_layer_that_does_not_exist(layer):
+    with pytest.raises(ArgumentError, match=rf"LanguageModel\.layer: must lie in 1…2; got {layer}\."):
+        make().trace(torch.zeros(2, 1, dtype=torch.long), None, layer)
