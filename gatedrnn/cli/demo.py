@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gatedrnn.data import (
     find_splits,
     read_treebank,
     write_corpus,
-)  # fmt: skip
+)
 from gatedrnn.models import LanguageModelConfig
 from gatedrnn.plots.report import write_report
 from gatedrnn.studies.parsing import evaluate_parsing, read_sentences
@@ -56,7 +57,7 @@ def run_demo(folder: Path, seed: int, console: Console) -> dict[str, Any]:
         soft_wrap=True,
     )
     write_corpus(text, seed, **SENTENCES)
-    training = TrainingConfig(**{**vars(TRAINING), "seed": seed})
+    training = replace(TRAINING, seed=seed)
     corpus = Corpus(find_splits(text), min_count=1)
     config = RunConfig(DataConfig(folder=str(text.resolve()), min_count=1), MODEL, training)
     with TrainingDisplay(console, training.epochs) as display:
@@ -66,10 +67,7 @@ def run_demo(folder: Path, seed: int, console: Console) -> dict[str, Any]:
     run = load_run(out)
     console.print("parsing the test sentences, judging agreement pairs, drawing", highlight=False, soft_wrap=True)
     parsing, sentences = _parse(run, text / "test.trees")
-    perplexity = {
-        split: evaluate(run.model, corpus[split], run.vocabulary, batch_size=10).perplexity
-        for split in ("valid", "test")
-    }
+    perplexity = {split: evaluate(run.model, corpus[split], run.vocabulary).perplexity for split in ("valid", "test")}
     results = {
         "perplexity": perplexity,
         "parsing": parsing,
@@ -109,14 +107,9 @@ def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any
         f1 = 100 * sentence_f1(spans - {tree.whole}, tree.spans - {tree.whole})
         assert reading.master_forget_TN is not None
         gates = [[round(float(value), 4) for value in row] for row in reading.master_forget_TN]
-        words = {"words": list(tree.words), "gold": [[label, span] for label, span in tree.labelled]}
-        drawn.append(words | {"induced": sorted(spans), "gates": gates, "f1": f1})
-    return parsing, [_tuples(sentence) for sentence in drawn]
-
-
-def _tuples(sentence: dict[str, Any]) -> dict[str, Any]:
-    gold = [(label, tuple(span)) for label, span in sentence["gold"]]
-    return sentence | {"gold": gold, "induced": [tuple(span) for span in sentence["induced"]]}
+        trees = {"words": tree.words, "gold": tree.labelled, "induced": sorted(spans)}
+        drawn.append(trees | {"gates": gates, "f1": f1})
+    return parsing, drawn
 
 
 def _agreement(run: Run, seed: int) -> dict[str, float]:

@@ -23,7 +23,6 @@ from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
 
 SPLITS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
 
-
 _FLUSH_TOKENS = 1 << 20
 
 

@@ -64,17 +64,18 @@ def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Modu
         saved = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
-    own = model.state_dict()
+    own, rule = model.state_dict(), "must hold the weights that config.yaml describes"
     if config.tied and "decoder.weight" not in saved and "embedding.weight" in saved:
         saved["decoder.weight"] = saved["embedding.weight"]
     if saved.keys() != own.keys():
         odd = sorted(saved.keys() ^ own.keys())[0]
         where = "is not in the file" if odd in own else "is not in the model"
-        raise CheckpointError(str(path), "must hold the weights that config.yaml describes", f"{odd!r}, which {where}")
+        got = f"{odd!r}, which {where}"
+        raise CheckpointError(str(path), rule, got, "Restore the run's own file")
     for name, value in own.items():
         if saved[name].shape != value.shape:
             got = f"{name} of shape {list(saved[name].shape)} in the file and {list(value.shape)} by config.yaml"
-            raise CheckpointError(str(path), "must hold the weights that config.yaml describes", got)
+            raise CheckpointError(str(path), rule, got, "Restore the run's own file")
         if not torch.isfinite(saved[name]).all():
             raise CheckpointError(str(path), "must hold finite weights", f"{name} with NaN or infinity", "Train again")
     model.load_state_dict(saved)
