@@ -2,7 +2,7 @@
 
 from gatedrnn.gates.gates import Gates
 from gatedrnn.gates.noise import gumbel_noise, logistic_noise
-from gatedrnn.gates.squash import SQUASHES, cumax, sigmoid, straight_through, tail_cumax
+from gatedrnn.gates.squash import SQUASHES, cumax, sigmoid, split_above, split_below, straight_through, tail_cumax
 from gatedrnn.gates.trace import syntactic_distance
 
 __all__ = [
@@ -12,6 +12,8 @@ __all__ = [
     "gumbel_noise",
     "logistic_noise",
     "sigmoid",
+    "split_above",
+    "split_below",
     "straight_through",
     "syntactic_distance",
     "tail_cumax",

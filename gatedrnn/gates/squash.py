@@ -30,8 +30,7 @@ def cumax(z: Tensor, hard: bool = False) -> Tensor:
 
     Equations: Shen et al. 2019, eq. 6–8. Departs: none.
     """
-    soft = torch.softmax(z, -1).cumsum(-1)
-    return straight_through(soft, _one_hot_split(z, soft.dtype).cumsum(-1)) if hard else soft
+    return split_below(torch.softmax(z, -1), hard)
 
 
 def tail_cumax(z: Tensor, hard: bool = False) -> Tensor:
@@ -39,16 +38,27 @@ def tail_cumax(z: Tensor, hard: bool = False) -> Tensor:
 
     Equations: Shen et al. 2019, eq. 10. Departs: summed from the end instead of subtracted from 1.
     """
-    soft = _exclusive_tail(torch.softmax(z, -1))
-    return straight_through(soft, _exclusive_tail(_one_hot_split(z, soft.dtype))) if hard else soft
+    return split_above(torch.softmax(z, -1), hard)
+
+
+def split_below(p: Tensor, hard: bool = False) -> Tensor:
+    """P(split ≤ k) of a split point with probabilities p; `hard`: of the likeliest one."""
+    soft = p.cumsum(-1)
+    return straight_through(soft, _one_hot_split(p).cumsum(-1)) if hard else soft
+
+
+def split_above(p: Tensor, hard: bool = False) -> Tensor:
+    """P(split > k) of a split point with probabilities p; `hard`: of the likeliest one."""
+    soft = _exclusive_tail(p)
+    return straight_through(soft, _exclusive_tail(_one_hot_split(p))) if hard else soft
 
 
 def _exclusive_tail(p: Tensor) -> Tensor:
     return F.pad(p[..., 1:].flip(-1).cumsum(-1).flip(-1), (0, 1))
 
 
-def _one_hot_split(z: Tensor, dtype: torch.dtype) -> Tensor:
-    return F.one_hot(z.argmax(-1), z.shape[-1]).to(dtype)
+def _one_hot_split(p: Tensor) -> Tensor:
+    return F.one_hot(p.argmax(-1), p.shape[-1]).to(p.dtype)
 
 
 def _tanh(z: Tensor, hard: bool = False) -> Tensor:

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import BackendError
+from gatedrnn.sequence.backends.cpu.backend import Cpu
 from gatedrnn.sequence.reference import Reference
 from gatedrnn.sequence.request import Request, Result
 
@@ -20,7 +21,7 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: dict[str, Backend] = {"reference": Reference()}
+BACKENDS: dict[str, Backend] = {"cpu": Cpu(), "reference": Reference()}
 
 
 def choices() -> list[str]:

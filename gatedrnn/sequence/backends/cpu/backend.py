@@ -1,0 +1,135 @@
+"""The `cpu` backend: whole-sequence kernels for every cell, in float32 and float64.
+
+Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
+"""
+
+import functools
+import importlib.util
+import warnings
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gatedrnn.core.errors import DataError
+from gatedrnn.sequence.backends.cpu.plan import Plan, biases, in_columns, plan_for, trace
+from gatedrnn.sequence.request import Request, Result
+
+
+class Cpu:
+    """One operator a layer and direction, compiled by Numba on first use and kept on disk."""
+
+    def supports(self, request: Request) -> str | None:
+        """None, or why not: another device or dtype, no kernel for the cell, Numba or a folder for its cache missing."""
+        x = request.x_TBD
+        weight = request.params.weight_hh
+        if x.device.type != "cpu" or weight.device.type != "cpu":
+            return f"the input is on {x.device}"
+        if weight.dtype not in (torch.float32, torch.float64):
+            return f"the weights are {weight.dtype}"
+        if torch.is_autocast_enabled("cpu"):
+            return "autocast"
+        if x.dtype != weight.dtype:
+            return f"the input is {x.dtype} and the weights {weight.dtype}"
+        plan = plan_for(request.cell.step, request.spec)
+        return plan if isinstance(plan, str) else _unavailable()
+
+    def run(self, request: Request) -> Result:
+        """Pack the tokens, run the operator, and lay its results out again."""
+        plan = plan_for(request.cell.step, request.spec)
+        assert isinstance(plan, Plan)
+        T, B, _ = request.x_TBD.shape
+        if request.lengths_B is None:
+            order = index = None
+            offsets, previous = _even(T, B, request.reverse)
+        else:
+            order, index, offsets, previous = _ragged(T, request.lengths_B, request.reverse)
+        p = request.params
+        extra = next(iter(p.extras.values()), None)
+        states = [s if order is None else s.index_select(0, order) for s in request.state]
+        noise = None if request.noise_TBR is None else in_columns(plan, _tokens(request.noise_TBR, index))
+        grad = torch.is_grad_enabled()
+        h_NH, gates_NG, _, h_n, c_n = torch.ops.gatedrnn.recurrence(
+            _tokens(request.x_TBD, index), p.weight_ih, p.weight_hh, biases(plan, p.bias_ih, p.bias_hh, p.weight_ih),
+            extra, states[0], states[1] if len(states) > 1 else None, noise, offsets, previous, plan.text(),
+            request.reverse, grad or request.return_gates, not grad,
+        )  # fmt: skip
+        finals = [h_n, c_n][: len(states)]
+        if order is not None:
+            back = torch.argsort(order)
+            finals = [final.index_select(0, back) for final in finals]
+        gates = None
+        if request.return_gates:
+            gates_TBG = _padded(gates_NG, index, T, B)
+            gates = trace(plan, request.spec, gates_TBG)
+            if request.lengths_B is not None:
+                dead = torch.arange(T)[:, None] >= request.lengths_B
+                gates = {name: gate.masked_fill(dead[..., None], 0) for name, gate in gates.items()}
+        return Result(_padded(h_NH, index, T, B), tuple(finals), gates)
+
+
+def _tokens(values_TBX: Tensor, index: Tensor | None) -> Tensor:
+    flat = values_TBX.reshape(-1, values_TBX.shape[-1])
+    return flat if index is None else flat.index_select(0, index)
+
+
+def _padded(values_NX: Tensor, index: Tensor | None, T: int, B: int) -> Tensor:
+    width = values_NX.shape[-1]
+    if index is None:
+        return values_NX.reshape(T, B, width)
+    return values_NX.new_zeros(T * B, width).index_copy(0, index, values_NX).reshape(T, B, width)
+
+
+def _even(T: int, B: int, reverse: bool) -> tuple[Tensor, Tensor]:
+    """Offsets [T + 1] and previous tokens [T·B] of sequences that all have T steps."""
+    previous = torch.arange(T * B)
+    if reverse:
+        previous = torch.where(previous >= (T - 1) * B, (T - 1) * B - 1 - previous, previous + B)
+    else:
+        previous = torch.where(previous < B, -1 - previous, previous - B)
+    return torch.arange(T + 1) * B, previous
+
+
+def _ragged(T: int, lengths_B: Tensor, reverse: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The batch's order, longest first; the place of each packed token in [T·B]; offsets; previous tokens."""
+    B = len(lengths_B)
+    order = torch.argsort(lengths_B, descending=True, stable=True)
+    sorted_B = lengths_B.index_select(0, order)
+    alive_TB = torch.arange(T)[:, None] < sorted_B
+    offsets = F.pad(alive_TB.sum(1).cumsum(0), (1, 0))
+    t, b = alive_TB.nonzero().unbind(1)
+    if reverse:
+        first = t + 1 == sorted_B[b]
+        previous = torch.where(first, -1 - b, offsets[(t + 1).clamp_max(T)] + b)
+    else:
+        previous = torch.where(t == 0, -1 - b, offsets[(t - 1).clamp_min(0)] + b)
+    return order, t * B + order[b], offsets, previous
+
+
+@torch.compiler.assume_constant_result
+def _unavailable() -> str | None:
+    return _ready()
+
+
+@functools.cache
+def _ready() -> str | None:
+    """None, or why the kernels cannot be had in this process; says so once."""
+    try:
+        missing = [name for name in ("numba", "llvmlite") if importlib.util.find_spec(name) is None]
+    except ValueError:  # None in sys.modules
+        missing = ["numba"]
+    reason = None
+    if missing:
+        reason = f"{missing[0]} is not installed"
+    else:
+        from gatedrnn.sequence.backends.cpu import build
+
+        try:
+            build.probe()
+        except DataError as error:
+            reason = f"the kernels' cache cannot be kept: {error}"
+    if reason:
+        warnings.warn(f"gatedrnn: recurrent layers run on the slower reference backend: {reason}", stacklevel=2)
+    else:
+        from gatedrnn.sequence.backends.cpu import operators  # noqa: F401 - registers the operators
+    return reason

@@ -1,0 +1,146 @@
+"""From a Numba function to machine code on disk, and to an address in this process.
+
+Numba types and lowers the function once; LLVM compiles it for a `Target`, together with the tiles; the object file is kept in a
+cache folder, so that later processes only load it and never import Numba. A file is named after a hash of all that it is made
+of (sources, versions, target) and carries its own checksum; it is written atomically.
+"""
+
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from gatedrnn.core.files import write_with
+from gatedrnn.sequence.backends.cpu.target import Target
+
+_LOADED: list[Any] = []  # engines live as long as the process
+_SUM_BYTES = 32
+EXTERNAL = ("tile", "strip")
+
+
+def cache_folder() -> Path:
+    """Where object files are kept: `NUMBA_CACHE_DIR`, `XDG_CACHE_HOME` or ~/.cache, and there gatedrnn."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "gatedrnn"
+
+
+@functools.cache
+def _fingerprint() -> str:
+    """Of the sources of this folder and the versions of what compiles them."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    digest.update(f"{sys.version_info[:2]} {version('numba')} {version('llvmlite')}".encode())
+    return digest.hexdigest()
+
+
+@functools.cache
+def probe() -> None:
+    """Raises DataError if the cache folder cannot be written."""
+    path = cache_folder() / f".probe-{os.getpid()}"
+    write_with(path, lambda _: None)
+    path.unlink(missing_ok=True)
+
+
+def cached(name: str, target: Target, make: Callable[[], bytes]) -> bytes:
+    """The object code called `name`: from the cache, or made and kept there.
+
+    Raises: DataError: it is not in the cache, and the folder cannot be written.
+    """
+    key = hashlib.sha256(f"{name} {target} {_fingerprint()}".encode()).hexdigest()[:24]
+    path = cache_folder() / f"{name}-{target.name}-{key}.o"
+    if path.is_file():
+        content = path.read_bytes()
+        if hashlib.sha256(content[_SUM_BYTES:]).digest() == content[:_SUM_BYTES]:
+            return content[_SUM_BYTES:]
+    code = make()
+    write_with(path, lambda file: file.write_bytes(hashlib.sha256(code).digest() + code))
+    return code
+
+
+def load(code: bytes, symbol: str, target: Target) -> int:
+    """The address of `symbol` in object code made for `target`."""
+    _initialise()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(target))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _LOADED.append(engine)
+    return engine.get_function_address(symbol)
+
+
+def compile_entry(function: Any, arguments: list[Any], target: Target, tiles: str) -> bytes:
+    """Object code with `entry(void *)`, which reads `arguments`, 8 bytes each, from an array and calls `function`.
+
+    Args:
+        function: a plain Python function that Numba can type, returning nothing.
+        arguments: its Numba types, addresses (`Ptr`) and int64 only.
+        tiles: IR of functions that it calls by name.
+    """
+    from numba.core import types
+    from numba.core.compiler import Flags, compile_extra
+    from numba.core.registry import cpu_target
+
+    typing, context = cpu_target.typing_context, cpu_target.target_context
+    typing.refresh()
+    context.refresh()
+    flags = Flags()
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    for name in EXTERNAL:  # Numba also links for itself, what is never called
+        if not llvm.address_of_symbol(name):
+            llvm.add_symbol(name, 1)
+    result = compile_extra(typing, context, function, tuple(arguments), types.void, flags, {})
+    _initialise()
+    machine = _machine(target)
+    text = result.library.get_llvm_str()
+    module = llvm.parse_assembly(_retarget(text + _entry(result.fndesc.llvm_func_name, arguments), target))
+    module.link_in(llvm.parse_assembly(_retarget(tiles, target)))
+    for item in module.functions:
+        if not item.is_declaration and item.name != "entry":
+            item.linkage = "internal"
+    for item in module.global_variables:
+        if not item.is_declaration:
+            item.linkage = "internal"
+    options = llvm.create_pipeline_tuning_options(3)
+    passes = llvm.create_pass_builder(machine, options)
+    manager = passes.getModulePassManager()
+    manager.run(module, passes)
+    module.verify()
+    return machine.emit_object(module)
+
+
+def _entry(name: str, arguments: list[Any]) -> str:
+    """IR of `entry`: `name` is a Numba function, (ptr result, ptr exception, arguments…) → status."""
+    lines = ["define void @entry(ptr %a) {", "  %r = alloca ptr", "  %e = alloca ptr"]
+    passed = ["ptr %r", "ptr %e"]
+    for k, kind in enumerate(arguments):
+        spelled = "ptr" if hasattr(kind, "lanes") else "i64"
+        lines += [f"  %p{k} = getelementptr i64, ptr %a, i64 {k}", f"  %v{k} = load {spelled}, ptr %p{k}"]
+        passed.append(f"{spelled} %v{k}")
+    lines += [f'  %s = call i32 @"{name}"({", ".join(passed)})', "  ret void", "}"]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def _retarget(text: str, target: Target) -> str:
+    """IR without the lines that name another machine."""
+    kept = [line for line in text.splitlines() if not line.startswith(("target triple", "target datalayout"))]
+    triple = f'target triple = "{llvm.get_process_triple()}"'
+    return "\n".join([triple, f'target datalayout = "{_machine(target).target_data}"', *kept])
+
+
+@functools.cache
+def _initialise() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@functools.cache
+def _machine(target: Target) -> Any:
+    native = llvm.Target.from_triple(llvm.get_process_triple())
+    return native.create_target_machine(cpu=target.cpu, features=target.features, opt=3, jit=True, codemodel="jitdefault")

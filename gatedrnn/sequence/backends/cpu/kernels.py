@@ -1,0 +1,102 @@
+"""Which loop a cell runs on: its rows, its columns of gates, and the compiled entry points."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatedrnn.sequence.backends.cpu import build, team
+from gatedrnn.sequence.backends.cpu.target import Target
+
+_POINTERS_TO_INT = ("offsets", "prev")
+_INTEGERS = {
+    *("T", "D", "H", "K", "C", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns", "shift"),
+    *("ldg", "panel", "tall", "packed", "noisy", "cells", "keep", "need_dx", "grad_h_stride", "grad_g_stride", "extra_size"),
+    "scratch_size",
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled loop for one cell, precision and target; called with the names of the loop's arguments."""
+
+    address: int
+    names: tuple[str, ...]
+
+    def __call__(self, threads: int, values: dict[str, int | Tensor | None]) -> None:
+        """Run it: tensors by address, None as address 0."""
+        arguments = []
+        for name in self.names:
+            value = values[name]
+            arguments.append(value.data_ptr() if isinstance(value, Tensor) else int(value or 0))
+        team.run(self.address, arguments, threads)
+
+
+def _loop(kernel: str, direction: str) -> Callable[..., None]:
+    """The loop's Python function; imports Numba."""
+    from gatedrnn.sequence.backends.cpu import loops
+    from gatedrnn.sequence.backends.cpu.rows import coupled, gru, lstm, onlstm, peephole, rnn
+    from gatedrnn.sequence.backends.cpu.rows.shared import nothing
+
+    rows = {
+        "rnn_tanh": (rnn.TANH[0], nothing, rnn.TANH[1], nothing),
+        "rnn_relu": (rnn.RELU[0], nothing, rnn.RELU[1], nothing),
+        "rnn_sigmoid": (rnn.SIGMOID[0], nothing, rnn.SIGMOID[1], nothing),
+        "lstm": (lstm.forward, nothing, lstm.backward, nothing),
+        "peephole": (peephole.forward, nothing, peephole.backward, nothing),
+        "coupled": (coupled.forward, nothing, coupled.backward, nothing),
+        "gru_after": (gru.after_forward, nothing, gru.after_backward, nothing),
+        "gru_before": (
+            gru.before_forward,
+            gru.before_forward_second,
+            gru.before_backward,
+            gru.before_backward_second,
+        ),
+        "onlstm": (onlstm.forward, nothing, onlstm.backward, nothing),
+    }[kernel]
+    if direction == "forward":
+        return loops.forward_loop(*rows[:2])
+    return loops.backward_loop(*rows[2:])
+
+
+_NAMES = {
+    "forward": (
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy cells offsets prev "
+        "x W U PW PU bias extra G out cs h0 c0 hn cn scratch scratch_size"
+    ),
+    "backward": (
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall keep need_dx offsets prev "
+        "x W U P extra G out cs h0 c0 grad_h grad_h_stride grad_g grad_g_stride dh dc dG dx dW dU db_x db_h d_extra "
+        "extra_size shared scratch scratch_size"
+    ),
+}
+
+
+@functools.cache
+def kernel(name: str, direction: str, target: Target, dtype: torch.dtype) -> Kernel:
+    """The loop `direction` of cell kernel `name`, compiled now, or loaded from the cache.
+
+    Raises: DataError: the cache folder cannot be written. ImportError: Numba is missing.
+    """
+    team.link()
+    double = dtype == torch.float64
+
+    def make() -> bytes:
+        from numba.core import types
+
+        from gatedrnn.sequence.backends.cpu.simd import Ptr
+        from gatedrnn.sequence.backends.cpu.tiles import tile_module
+
+        function = _loop(name, direction)
+        names = list(inspect.signature(function).parameters)
+        real = Ptr(types.float64 if double else types.float32, target.lanes // 2 if double else target.lanes)
+        whole = Ptr(types.int64, 1)
+        kinds = [types.intp if n in _INTEGERS else whole if n in _POINTERS_TO_INT else real for n in names]
+        return build.compile_entry(function, kinds, target, tile_module(target, double))
+
+    code = build.cached(f"{name}-{direction}-{'f64' if double else 'f32'}", target, make)
+    return Kernel(build.load(code, "entry", target), tuple(_NAMES[direction].split()))

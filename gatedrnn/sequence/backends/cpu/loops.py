@@ -1,0 +1,208 @@
+"""A layer over time, forward and backward, as one function for every thread of a team; a cell brings only its rows.
+
+Tokens are packed: step t has the rows offsets[t] … offsets[t + 1] − 1, longest sequence first, so that a step's live sequences
+are the first ones of the batch. prev[n] is the token before token n in its sequence, or −1 − b where that is the initial state.
+Threads share a product by panels of its right factor and the pointwise part by rows of the batch; barriers lie between.
+Dimensions: T steps, B batch, N tokens, D input, H hidden; G columns of a row of gates (rows `ldg` apart).
+
+    columns_x  from column 0: what W x (and noise, and bias) is written to
+    columns_1  from column first_1: U h' is added
+    columns_2  after those: U₂ c is added, c what the cell's first half leaves (a GRU that resets before the product), else 0
+    shift      column n belongs to row n + shift of W, the last ones to the first rows
+"""
+
+from numba import njit
+
+from gatedrnn.sequence.backends.cpu.product import M_BLOCK, multiply, multiply_transposed, pack, pack_transposed, share
+from gatedrnn.sequence.backends.cpu.simd import barrier, lanes, load, store, thread, threads
+
+_TOKENS = 256  # tokens a weight gradient takes in at once
+
+
+@njit
+def _panels(columns, panel):
+    return (columns + panel - 1) // panel
+
+
+@njit
+def _row(states, first, n, prev, H):
+    """The state before token n."""
+    return states + prev[n] * H if prev[n] >= 0 else first + (-1 - prev[n]) * H
+
+
+@njit
+def _copy(source, target, n):
+    W = lanes(source)
+    for j in range(0, n, W):
+        m = min(W, n - j)
+        store(target + j, load(source + j, m), m)
+
+
+@njit
+def _add(source, target, n, also):
+    """target = source, plus what it holds if `also`."""
+    W = lanes(source)
+    for j in range(0, n, W):
+        m = min(W, n - j)
+        x = load(source + j, m)
+        if also:
+            x = x + load(target + j, m)
+        store(target + j, x, m)
+
+
+def forward_loop(row, second_row):
+    """The forward pass of a cell whose step is `row`, then, where columns_2 > 0, `second_row`."""
+
+    def forward(
+        T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, packed, noisy,
+        cells, offsets, prev, x, W, U, PW, PU, bias, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
+    ):  # fmt: skip
+        q, parts = thread(), threads()
+        edge = scratch + q * scratch_size
+        work = edge + tall * panel
+        px, p1, p2 = _panels(columns_x, panel), _panels(columns_1, panel), _panels(columns_2, panel)
+        PU2 = PU + p1 * panel * H
+        if not packed:
+            pack_transposed(W, D, D, columns_x, shift, PW, panel, share(px, q, parts), share(px, q + 1, parts))
+            pack_transposed(U, H, H, columns_1, 0, PU, panel, share(p1, q, parts), share(p1, q + 1, parts))
+            if columns_2:
+                U2 = U + columns_1 * H
+                pack_transposed(U2, H, H, columns_2, 0, PU2, panel, share(p2, q, parts), share(p2, q + 1, parts))
+        tokens = offsets[T]
+        first, last = share(px, q, parts), share(px, q + 1, parts)
+        begin = first * panel
+        width = min(columns_x, last * panel) - begin
+        for m0 in range(0, tokens, M_BLOCK):
+            m = min(M_BLOCK, tokens - m0)
+            for n in range(m0, m0 + m):
+                if width > 0:
+                    _add(bias + begin, G + (n * ldg + begin), width, noisy)
+                if q == parts - 1:
+                    _copy(bias + columns_x, G + (n * ldg + columns_x), columns - columns_x)
+            multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge)
+        barrier()
+        f1, l1 = share(p1, q, parts), share(p1, q + 1, parts)
+        f2, l2 = share(p2, q, parts), share(p2, q + 1, parts)
+        before = 0  # rows of the step before
+        start_before = 0
+        for s in range(T):
+            t = T - 1 - s if reverse else s
+            start, m = offsets[t], offsets[t + 1] - offsets[t]
+            old = min(before, m)
+            g = G + (start * ldg + first_1)
+            multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, f1, l1, 1, edge)
+            multiply(
+                h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, f1, l1, 1, edge
+            )
+            barrier()
+            b0, b1 = share(m, q, parts), share(m, q + 1, parts)
+            for n in range(start + b0, start + b1):
+                h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H)
+                row(G + n * ldg, h_prev, c_prev, cs + n * H, out + n * H, extra, work, H, K, C, hard)
+            if columns_2:
+                barrier()
+                multiply(cs + start * H, H, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge)
+                barrier()
+                for n in range(start + b0, start + b1):
+                    h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H)
+                    second_row(G + n * ldg, h_prev, c_prev, cs + n * H, out + n * H, extra, work, H, K, C, hard)
+            after = 0 if reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
+            for b in range(b0, b1):
+                if (t == 0 if reverse else b >= after):
+                    _copy(out + (start + b) * H, hn + b * H, H)
+                    if cells:
+                        _copy(cs + (start + b) * H, cn + b * H, H)
+            before, start_before = m, start
+            barrier()
+
+    return forward
+
+
+@njit
+def _weight_gradient(A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, work, edge, q, parts):
+    """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns. `shifted`: B are states, of which each token takes the one before."""
+    strips, panels, blocks = _panels(M, tall), _panels(D, panel), _panels(tokens, _TOKENS)
+    s0, s1 = share(strips, q, parts), share(strips, q + 1, parts)
+    p0, p1 = share(panels, q, parts), share(panels, q + 1, parts)
+    for m in range(s0 * tall, min(M, s1 * tall)):
+        sums[m] = 0.0
+    for block in range(blocks):
+        k0, k1 = share(tokens, block, blocks), share(tokens, block + 1, blocks)
+        k = k1 - k0
+        barrier()
+        if shifted:
+            for n in range(k0, k1):
+                pack(_row(B, first, n, prev, D), D, 1, D, 0, packed + (n - k0) * panel, k, panel, p0, p1)
+        else:
+            pack(B + k0 * D, D, k, D, 0, packed, k, panel, p0, p1)
+        barrier()
+        add = 1 if block else 0
+        multiply_transposed(
+            A + k0 * ldg, ldg, M, packed, k, C, D, D, panel, tall, s0, s1, add, work, sums, edge
+        )
+
+
+def backward_loop(row, second_row):
+    """The backward pass of a cell whose step's derivative is `row`, then, where columns_2 > 0, `second_row`."""
+
+    def backward(
+        T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, keep, need_dx,
+        offsets, prev, x, W, U, P, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g, grad_g_stride,
+        dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size,
+    ):  # fmt: skip
+        q, parts = thread(), threads()
+        edge = scratch + q * scratch_size
+        work = edge + tall * panel
+        own_extra = d_extra + q * extra_size
+        ph = _panels(H, panel)
+        P2 = P + ph * panel * columns_1
+        f, l = share(ph, q, parts), share(ph, q + 1, parts)
+        pack(U, H, columns_1, H, 0, P, columns_1, panel, f, l)
+        if columns_2:
+            pack(U + columns_1 * H, H, columns_2, H, 0, P2, columns_2, panel, f, l)
+        for s in range(T):
+            t = s if reverse else T - 1 - s
+            start, m = offsets[t], offsets[t + 1] - offsets[t]
+            b0, b1 = share(m, q, parts), share(m, q + 1, parts)
+            for b in range(b0, b1):
+                n = start + b
+                row(
+                    G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H), cs + n * H,
+                    grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * H, dG + n * ldg,
+                    extra, own_extra, work, H, K, C, hard,
+                )  # fmt: skip
+            barrier()
+            g = dG + (start * ldg + first_1)
+            if columns_2:
+                multiply(g + columns_1, ldg, m, P2, columns_2, dc, H, H, panel, tall, f, l, 0, edge)
+                barrier()
+                for b in range(b0, b1):
+                    n = start + b
+                    second_row(
+                        G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H), cs + n * H,
+                        grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * H, dG + n * ldg,
+                        extra, own_extra, work, H, K, C, hard,
+                    )  # fmt: skip
+                barrier()
+            multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, f, l, keep, edge)
+            barrier()
+        tokens = offsets[T]
+        _weight_gradient(
+            dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, work, edge, q, parts
+        )
+        _weight_gradient(
+            dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, work, edge, q, parts
+        )
+        if columns_2:
+            _weight_gradient(
+                dG + (first_1 + columns_1), ldg, columns_2, tokens, cs, cs, prev, 0, H, dU + columns_1 * H,
+                db_h + columns_1, shared, panel, tall, work, edge, q, parts,
+            )  # fmt: skip
+        if need_dx:
+            pd = _panels(D, panel)
+            f, l = share(pd, q, parts), share(pd, q + 1, parts)
+            barrier()
+            pack(W, D, columns_x, D, shift, P, columns_x, panel, f, l)
+            multiply(dG, ldg, tokens, P, columns_x, dx, D, D, panel, tall, f, l, 0, edge)
+
+    return backward

@@ -1,0 +1,261 @@
+"""The recurrence as two PyTorch operators, forward and backward, on packed tokens; `torch.compile` and `torch.export` see them whole.
+
+Dimensions: N tokens, D input, B batch, H hidden, R rows of W, G columns of gates (as the kernel orders them), L = G rounded up.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatedrnn.core.errors import BackendError
+from gatedrnn.sequence.backends.cpu import packs, team
+from gatedrnn.sequence.backends.cpu.kernels import kernel
+from gatedrnn.sequence.backends.cpu.plan import Plan
+from gatedrnn.sequence.backends.cpu.target import Target, best
+
+_ALIGN = 16  # reals: rows of gates begin on a cache line
+_M_BLOCK, _TOKENS = 96, 256
+
+
+def _round_up(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+def aligned(count: int, dtype: torch.dtype) -> Tensor:
+    """`count` uninitialised reals that begin on a cache line."""
+    memory = torch.empty(count + 64 // dtype.itemsize, dtype=dtype)
+    skip = -memory.data_ptr() % 64 // dtype.itemsize
+    return memory[skip : skip + count]
+
+
+def _scratch(plan: Plan, target: Target, panel: int) -> int:
+    """Reals each thread needs for itself: a tile, and either a cell's row of work or strips of a transposed product."""
+    row = 6 * (plan.hidden + target.lanes) + 2 * plan.split_points
+    return _round_up(target.rows * panel + max(row, _M_BLOCK * _TOKENS), _ALIGN)
+
+
+def _common(plan: Plan, reverse: bool, target: Target, dtype: torch.dtype) -> dict[str, Any]:
+    panel = target.panel // (2 if dtype == torch.float64 else 1)
+    return {
+        **plan.integers(),
+        "reverse": reverse,
+        "ldg": _round_up(plan.columns, _ALIGN),
+        "panel": panel,
+        "tall": target.rows,
+        "scratch_size": _scratch(plan, target, panel),
+    }
+
+
+@torch.library.custom_op("gatedrnn::recurrence", mutates_args=())
+def recurrence(
+    x_ND: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_G: Tensor,
+    extra: Tensor | None,
+    h0_BH: Tensor,
+    c0_BH: Tensor | None,
+    noise_NR: Tensor | None,
+    offsets: Tensor,
+    previous: Tensor,
+    plan: str,
+    reverse: bool,
+    keep: bool,
+    reuse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A cell over packed tokens.
+
+    Args:
+        x_ND, weight_ih, weight_hh: input [N, D], W [R, D], U [R, H].
+        bias_G: all biases, in the kernel's columns.
+        extra: peephole weights [3H].
+        h0_BH, c0_BH: initial states, longest sequence first.
+        noise_NR: ε / τ, in the kernel's columns.
+        offsets, previous: int64 [T + 1] and [N], see `loops`.
+        plan: `Plan.text()`.
+        keep: whether gates and cell states are wanted.
+        reuse: whether the packed weights may be kept for the next call.
+
+    Returns: h [N, H], gate values [N, L], c [N, H], final h and c [B, H]; what is not wanted, or not had, is empty.
+    """
+    p, target, dtype = Plan.of(plan), best(), x_ND.dtype
+    values = _common(p, reverse, target, dtype)
+    N, D, H, ldg, panel = len(x_ND), x_ND.shape[1], p.hidden, values["ldg"], values["panel"]
+    threads = team.size()
+    x_ND, weight_ih, weight_hh = x_ND.contiguous(), weight_ih.contiguous(), weight_hh.contiguous()
+    gates = torch.empty(N, ldg, dtype=dtype)
+    if noise_NR is not None:
+        gates[:, : p.columns_x] = noise_NR
+    cells = torch.empty(N if p.cells else 0, H, dtype=dtype)
+    output, h_n = torch.empty(N, H, dtype=dtype), torch.empty_like(h0_BH, memory_format=torch.contiguous_format)
+    c_n = torch.empty(len(h0_BH) if p.cells else 0, H, dtype=dtype)
+    widths = _round_up(p.columns_x, panel), _round_up(p.columns_1, panel) + _round_up(p.columns_2, panel)
+    found = packs.find(weight_ih, weight_hh) if reuse else None
+    packed_w, packed_u = found or (aligned(widths[0] * D, dtype), aligned(widths[1] * H, dtype))
+    values |= {
+        "T": len(offsets) - 1,
+        "D": D,
+        "packed": found is not None,
+        "noisy": noise_NR is not None,
+        "cells": p.cells,
+        "offsets": offsets,
+        "prev": previous,
+        "x": x_ND,
+        "W": weight_ih,
+        "U": weight_hh,
+        "PW": packed_w,
+        "PU": packed_u,
+        "bias": bias_G.contiguous(),
+        "extra": None if extra is None else extra.contiguous(),
+        "G": gates,
+        "out": output,
+        "cs": cells,
+        "h0": h0_BH.contiguous(),
+        "c0": None if c0_BH is None else c0_BH.contiguous(),
+        "hn": h_n,
+        "cn": c_n,
+        "scratch": aligned(threads * values["scratch_size"], dtype),
+    }
+    kernel(p.kernel, "forward", target, dtype)(threads, values)
+    if reuse and found is None:
+        packs.keep(weight_ih, weight_hh, packed_w, packed_u)
+    if not keep:
+        gates, cells = gates.new_empty(0), cells.new_empty(0)
+    return output, gates, cells, h_n, c_n
+
+
+@recurrence.register_fake
+def _recurrence_fake(
+    x_ND, weight_ih, weight_hh, bias_G, extra, h0_BH, c0_BH, noise_NR, offsets, previous, plan, reverse, keep, reuse
+):  # fmt: skip
+    p = Plan.of(plan)
+    N, B, H, ldg = x_ND.shape[0], h0_BH.shape[0], p.hidden, _round_up(p.columns, _ALIGN)
+    gates = x_ND.new_empty(N, ldg) if keep else x_ND.new_empty(0)
+    cells = x_ND.new_empty(N if p.cells else 0, H) if keep else x_ND.new_empty(0)
+    return x_ND.new_empty(N, H), gates, cells, x_ND.new_empty(B, H), x_ND.new_empty(B if p.cells else 0, H)
+
+
+@torch.library.custom_op("gatedrnn::recurrence_backward", mutates_args=())
+def recurrence_backward(
+    grad_output: Tensor | None,
+    grad_gates: Tensor | None,
+    grad_h_n: Tensor | None,
+    grad_c_n: Tensor | None,
+    x_ND: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    extra: Tensor | None,
+    h0_BH: Tensor,
+    c0_BH: Tensor | None,
+    gates: Tensor,
+    cells: Tensor,
+    output: Tensor,
+    offsets: Tensor,
+    previous: Tensor,
+    plan: str,
+    reverse: bool,
+    need_x: bool,
+    need_noise: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `recurrence` for x, W, U, bias, extra, h0, c0 and noise; empty where there is none to give."""
+    p, target, dtype = Plan.of(plan), best(), x_ND.dtype
+    values = _common(p, reverse, target, dtype)
+    N, D, B, H, ldg, panel = len(x_ND), x_ND.shape[1], len(h0_BH), p.hidden, values["ldg"], values["panel"]
+    threads = team.size()
+    x_ND, weight_ih, weight_hh = x_ND.contiguous(), weight_ih.contiguous(), weight_hh.contiguous()
+    zeros = torch.zeros(max(ldg, H), dtype=dtype)
+    dh = torch.zeros(B, H, dtype=dtype) if grad_h_n is None else grad_h_n.clone(memory_format=torch.contiguous_format)
+    dc = torch.zeros(B, H, dtype=dtype) if grad_c_n is None else grad_c_n.clone(memory_format=torch.contiguous_format)
+    d_gates = torch.empty(N, ldg, dtype=dtype)
+    dx = torch.empty(N if need_x else 0, D, dtype=dtype)
+    dW, dU = torch.empty_like(weight_ih), torch.empty_like(weight_hh)
+    db_x, db_h = torch.empty(p.columns_x, dtype=dtype), torch.empty(p.columns_1 + p.columns_2, dtype=dtype)
+    d_extra = torch.zeros(threads, 0 if extra is None else len(extra), dtype=dtype)
+    widest, rows = max(D, H), max(p.columns_x * _round_up(D, panel), (p.columns_1 + p.columns_2) * _round_up(H, panel))
+    values |= {
+        "T": len(offsets) - 1,
+        "D": D,
+        "keep": p.carries,
+        "need_dx": need_x,
+        "offsets": offsets,
+        "prev": previous,
+        "x": x_ND,
+        "W": weight_ih,
+        "U": weight_hh,
+        "P": aligned(rows, dtype),
+        "extra": None if extra is None else extra.contiguous(),
+        "G": gates,
+        "out": output,
+        "cs": cells,
+        "h0": h0_BH.contiguous(),
+        "c0": None if c0_BH is None else c0_BH.contiguous(),
+        "grad_h": zeros if grad_output is None else grad_output.contiguous(),
+        "grad_h_stride": 0 if grad_output is None else H,
+        "grad_g": zeros if grad_gates is None else grad_gates.contiguous(),
+        "grad_g_stride": 0 if grad_gates is None else ldg,
+        "dh": dh,
+        "dc": dc,
+        "dG": d_gates,
+        "dx": dx,
+        "dW": dW,
+        "dU": dU,
+        "db_x": db_x,
+        "db_h": db_h,
+        "d_extra": d_extra,
+        "extra_size": d_extra.shape[1],
+        "shared": aligned(_TOKENS * _round_up(widest, panel), dtype),
+        "scratch": aligned(threads * values["scratch_size"], dtype),
+    }
+    kernel(p.kernel, "backward", target, dtype)(threads, values)
+    if p.shift:
+        dW = dW.roll(p.shift, 0)
+    d_bias = torch.cat((db_x, db_h[p.columns_x - p.first_1 :])) if p.columns > p.columns_x else db_x
+    d_noise = d_gates[:, : p.columns_x].clone() if need_noise else d_gates.new_empty(0)
+    if c0_BH is None:
+        dc = dc.new_empty(0)
+    return dx, dW, dU, d_bias, d_extra.sum(0), dh, dc, d_noise
+
+
+@recurrence_backward.register_fake
+def _recurrence_backward_fake(
+    grad_output, grad_gates, grad_h_n, grad_c_n, x_ND, weight_ih, weight_hh, extra, h0_BH, c0_BH, gates, cells, output,
+    offsets, previous, plan, reverse, need_x, need_noise,
+):  # fmt: skip
+    p, new = Plan.of(plan), x_ND.new_empty
+    N, B, H = x_ND.shape[0], h0_BH.shape[0], p.hidden
+    dx = new(N if need_x else 0, x_ND.shape[1])
+    d_extra = new(0 if extra is None else extra.shape[0])
+    d_noise = new(N, p.columns_x) if need_noise else new(0)
+    dc = new(0) if c0_BH is None else new(B, H)
+    return dx, new(weight_ih.shape), new(weight_hh.shape), new(p.columns), d_extra, new(B, H), dc, d_noise
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, W, U, _, extra, h0, c0, noise, offsets, previous, plan, reverse, _, _ = inputs
+    h, gates, cells, _, _ = output
+    ctx.save_for_backward(x, W, U, extra, h0, c0, gates, cells, h, offsets, previous)
+    ctx.set_materialize_grads(False)
+    ctx.plan, ctx.reverse, ctx.noisy = plan, reverse, noise is not None
+
+
+def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n: Any) -> tuple[Any, ...]:
+    x, W, U, extra, h0, c0, gates, cells, h, offsets, previous = ctx.saved_tensors
+    need_noise = ctx.noisy and ctx.needs_input_grad[7]
+    dx, dW, dU, d_bias, d_extra, dh, dc, d_noise = recurrence_backward(
+        d_h, d_gates, d_h_n, d_c_n, x, W, U, extra, h0, c0, gates, cells, h, offsets, previous, ctx.plan, ctx.reverse,
+        ctx.needs_input_grad[0], need_noise,
+    )  # fmt: skip
+    return (
+        dx if ctx.needs_input_grad[0] else None, dW, dU, d_bias, None if extra is None else d_extra, dh,
+        None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None,
+    )  # fmt: skip
+
+
+def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
+    raise BackendError("backend='cpu'", "has first derivatives only", "a backward pass through a backward pass",
+                       "Use backend='reference' for higher derivatives")
+
+
+recurrence.register_autograd(_backward, setup_context=_setup)
+recurrence_backward.register_autograd(_no_second_derivative)

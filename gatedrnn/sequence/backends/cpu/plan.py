@@ -1,0 +1,120 @@
+"""How a cell's rows are laid out in the kernel's columns of gates, and how the trace is read off them.
+
+Dimensions: H hidden, G columns of gates.
+"""
+
+import functools
+import json
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from gatedrnn.cells import CELLS, Spec, Trace
+from gatedrnn.cells.spec import Step
+from gatedrnn.gates import split_above, split_below, straight_through
+
+_ROWS = {CELLS[name].step: name for name in ("rnn", "lstm", "peephole", "coupled", "gru", "onlstm")}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One cell's columns; see `loops` for columns_x, first_1, columns_1, columns_2 and shift.
+
+    Args:
+        kernel: which rows run it.
+        hidden: H.
+        columns: G.
+        split_points, chunk: K and C of an ON-LSTM, else 0 and 1.
+        hard: bit k set where gate k of the Spec is straight-through.
+        cells: whether the kernel keeps a second row of H a token: c, or r∘h'.
+        carries: whether h' also reaches h past the product.
+    """
+
+    kernel: str
+    hidden: int
+    columns: int
+    columns_x: int
+    first_1: int
+    columns_1: int
+    columns_2: int = 0
+    shift: int = 0
+    split_points: int = 0
+    chunk: int = 1
+    hard: int = 0
+    cells: bool = True
+    carries: bool = False
+
+    def text(self) -> str:
+        """As one string, which an operator can take."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    @functools.cache
+    def of(text: str) -> "Plan":
+        """The plan that `text()` wrote."""
+        return Plan(**json.loads(text))
+
+    def integers(self) -> dict[str, int]:
+        """As the loops' arguments."""
+        names = ("columns", "columns_x", "first_1", "columns_1", "columns_2", "shift", "hard")
+        values = {name: getattr(self, name) for name in names}
+        return values | {"H": self.hidden, "K": self.split_points, "C": self.chunk}
+
+
+@functools.cache
+def plan_for(step: Step, spec: Spec) -> Plan | str:
+    """The plan of the cell whose equation is `step`, or the reason why there is none."""
+    H, rows = spec.hidden_size, spec.rows
+    name = _ROWS.get(step)
+    hard = sum(gate.hard << k for k, gate in enumerate(spec.gates))
+    if name is None:
+        return "the cell has no kernel"
+    if any(extra.full for extra in spec.extras):
+        return "a full peephole matrix is not in the kernels"
+    if name == "rnn":
+        if hard:
+            return "a straight-through candidate is not in the kernels"
+        return Plan(f"rnn_{spec.gates[0].squash}", H, rows, rows, 0, rows, cells=False)
+    if name == "gru" and spec.recurrent_gates is None:
+        return Plan("gru_after", H, 4 * H, rows, H, rows, shift=2 * H, hard=hard, cells=False, carries=True)
+    if name == "gru":
+        return Plan("gru_before", H, rows, rows, 0, 2 * H, H, hard=hard, carries=True)
+    if name != "onlstm":
+        return Plan(name, H, rows, rows, 0, rows, hard=hard)
+    master = spec.gates[4]
+    chunk = H // (master.units or master.rows)
+    return Plan(name, H, rows, rows, 0, rows, split_points=master.rows, chunk=chunk, hard=hard)
+
+
+def in_columns(plan: Plan, rows: Tensor) -> Tensor:
+    """Rows of W along the last dimension, as the kernel orders its columns."""
+    return rows.roll(-plan.shift, -1) if plan.shift else rows
+
+
+def biases(plan: Plan, bias_ih: Tensor | None, bias_hh: Tensor | None, like: Tensor) -> Tensor:
+    """b_ih and b_hh [R] in the kernel's columns [G]; zeros where there are none."""
+    if bias_ih is None or bias_hh is None:
+        return like.new_zeros(plan.columns)
+    if not plan.shift:
+        return bias_ih + bias_hh
+    H = plan.hidden  # a GRU that resets after the product: n r z, then U's n
+    return torch.cat((bias_ih[2 * H :], bias_ih[: 2 * H] + bias_hh[: 2 * H], bias_hh[2 * H :]))
+
+
+def trace(plan: Plan, spec: Spec, gates: Tensor) -> Trace:
+    """The named gates [..., units] of the kernel's gate values [..., G]."""
+    found: Trace = {}
+    start = 0
+    for gate in spec.gates:
+        column = (start - plan.shift) % plan.columns_x
+        y = gates[..., column : column + gate.rows]
+        start += gate.rows
+        if gate.squash in ("cumax", "tail_cumax"):
+            y = (split_below if gate.squash == "cumax" else split_above)(y, gate.hard)[..., : gate.units]
+        elif gate.hard:
+            y = straight_through(y, (y > 0.5).to(y.dtype))
+        found[gate.name] = y
+    if plan.kernel == "coupled":
+        found = {"input_gate": 1 - found["forget_gate"], **found}
+    return found

@@ -1,0 +1,64 @@
+"""What the CPU offers: vector width, registers, and the tile of a product that fits them."""
+
+import functools
+import os
+import platform
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from gatedrnn.core.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Target:
+    """An instruction set to compile for.
+
+    Args:
+        name: "avx512", "avx2" or "portable".
+        lanes: float32 in a vector.
+        rows, vectors: a tile is rows × (vectors · lanes).
+        cpu, features: as LLVM names them.
+    """
+
+    name: str
+    lanes: int
+    rows: int
+    vectors: int
+    cpu: str
+    features: str
+
+    @property
+    def panel(self) -> int:
+        """NR, columns of a packed float32 panel."""
+        return self.lanes * self.vectors
+
+
+_X86 = platform.machine().lower() in ("x86_64", "amd64")
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma")
+
+
+@functools.cache
+def targets() -> dict[str, Target]:
+    """The targets this CPU can run, the best first; the last, "portable", runs everywhere."""
+    has = llvm.get_host_cpu_features() if _X86 else {}
+    found = []
+    if all(has.get(feature) for feature in _AVX512):
+        flags = has.flatten()
+        # LLVM prefers half registers on these CPUs
+        found.append(Target("avx512", 16, 12, 2, llvm.get_host_cpu_name(), f"{flags},-prefer-256-bit"))
+    if has.get("avx2") and has.get("fma"):
+        found.append(Target("avx2", 8, 6, 2, "x86-64-v3", ""))
+    found.append(Target("portable", 4, 6, 2, "x86-64" if _X86 else "generic", ""))
+    return {target.name: target for target in found}
+
+
+def best() -> Target:
+    """The target of `GATEDRNN_CPU` if set (for tests and measurements), else the widest.
+
+    Raises: ArgumentError: no such target on this CPU.
+    """
+    name = os.environ.get("GATEDRNN_CPU") or next(iter(targets()))
+    if name not in targets():
+        raise ArgumentError("GATEDRNN_CPU", "must name a target of this CPU", repr(name), f"Use {' or '.join(targets())}")
+    return targets()[name]

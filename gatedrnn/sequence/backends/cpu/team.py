@@ -1,0 +1,71 @@
+"""A team of threads: torch's own OpenMP pool, so that no second pool of threads competes for the cores.
+
+The kernels ask for their number and wait for one another through three functions of that library; where there is none, or in a
+forked child (whose pool is gone), a team has one thread.
+"""
+
+import ctypes
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import torch
+
+_FORKED = False
+
+
+def _forget() -> None:
+    global _FORKED
+    _FORKED = True
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+@functools.cache
+def _openmp() -> Any:
+    """torch's GNU OpenMP library, or None."""
+    if not sys.platform.startswith("linux"):
+        return None
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split()[-1]
+        if "gomp" in path and path.startswith("/"):
+            return ctypes.CDLL(path)
+    return None
+
+
+@functools.cache
+def link() -> None:
+    """Make the three functions known to the kernels under our names."""
+    library = _openmp()
+    names = {"gatedrnn_barrier": "GOMP_barrier", "gatedrnn_thread": "omp_get_thread_num"}
+    names["gatedrnn_threads"] = "omp_get_num_threads"
+    for ours, theirs in names.items():
+        function = getattr(library, theirs) if library else _ALONE[ours]
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        llvm.add_symbol(ours, address)
+
+
+_ALONE = {
+    "gatedrnn_barrier": ctypes.CFUNCTYPE(None)(lambda: None),
+    "gatedrnn_thread": ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0),
+    "gatedrnn_threads": ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1),
+}
+
+
+def size() -> int:
+    """How many threads a team has now: torch.get_num_threads(), or one where there is no pool to borrow."""
+    return 1 if _FORKED or _openmp() is None else torch.get_num_threads()
+
+
+def run(address: int, arguments: list[int], threads: int) -> None:
+    """Call entry(arguments) in every thread of a team and wait for all; other Python threads go on meanwhile."""
+    array = (ctypes.c_int64 * len(arguments))(*arguments)
+    if threads == 1:
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(array))
+    else:
+        start = _openmp().GOMP_parallel
+        start(ctypes.c_void_p(address), ctypes.byref(array), ctypes.c_uint(threads), ctypes.c_uint(0))
