@@ -138,6 +138,7 @@ def _retarget(text: str, target: Target) -> str:
 def _initialise() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
 
 
 @functools.cache

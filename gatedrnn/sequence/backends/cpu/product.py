@@ -57,11 +57,11 @@ def multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge):
     for m0 in range(0, M, M_BLOCK):
         m = min(M_BLOCK, M - m0)
         tiles = (m + tall - 1) // tall
-        for block in range(k_blocks):
-            k0, k1 = share(K, block, k_blocks), share(K, block + 1, k_blocks)
-            more = 1 if add or block else 0
-            for p in range(first, last):
-                n = p * panel
+        for p in range(first, last):
+            n = p * panel
+            for block in range(k_blocks):
+                k0, k1 = share(K, block, k_blocks), share(K, block + 1, k_blocks)
+                more = 1 if add or block else 0
                 for t in range(tiles):
                     r0, r1 = m0 + share(m, t, tiles), m0 + share(m, t + 1, tiles)
                     a, b, c = A + (r0 * lda + k0), P + (p * K + k0) * panel, C + (r0 * ldc + n)

@@ -19,6 +19,7 @@ class Target:
         lanes: float32 in a vector.
         rows, vectors: a tile is rows × (vectors · lanes).
         cpu, features: as LLVM names them.
+        assembly: whether it has x86's fused multiply-add.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Target:
     vectors: int
     cpu: str
     features: str
+    assembly: bool = False
 
     @property
     def panel(self) -> int:
@@ -46,9 +48,9 @@ def targets() -> dict[str, Target]:
     if all(has.get(feature) for feature in _AVX512):
         flags = has.flatten()
         # LLVM prefers half registers on these CPUs
-        found.append(Target("avx512", 16, 12, 2, llvm.get_host_cpu_name(), f"{flags},-prefer-256-bit"))
+        found.append(Target("avx512", 16, 12, 2, llvm.get_host_cpu_name(), f"{flags},-prefer-256-bit", True))
     if has.get("avx2") and has.get("fma"):
-        found.append(Target("avx2", 8, 6, 2, "x86-64-v3", ""))
+        found.append(Target("avx2", 8, 6, 2, "x86-64-v3", "", True))
     found.append(Target("portable", 4, 6, 2, "x86-64" if _X86 else "generic", ""))
     return {target.name: target for target in found}
 
