@@ -40,8 +40,7 @@ class Cpu:
         assert isinstance(plan, Plan)
         T, B, _ = request.x_TBD.shape
         if request.lengths_B is None:
-            order = index = None
-            offsets, previous = _even(T, B, request.reverse)
+            order = index = offsets = previous = None
         else:
             order, index, offsets, previous = _ragged(T, request.lengths_B, request.reverse)
         p = request.params
@@ -51,7 +50,7 @@ class Cpu:
         grad = torch.is_grad_enabled()
         h_NH, gates_NG, _, h_n, c_n = torch.ops.gatedrnn.recurrence(
             _tokens(request.x_TBD, index), p.weight_ih, p.weight_hh, biases(plan, p.bias_ih, p.bias_hh, p.weight_ih),
-            extra, states[0], states[1] if len(states) > 1 else None, noise, offsets, previous, plan.text(),
+            extra, states[0], states[1] if len(states) > 1 else None, noise, offsets, previous, T, plan.text(),
             request.reverse, grad or request.return_gates, not grad,
         )  # fmt: skip
         finals = [h_n, c_n][: len(states)]
@@ -78,16 +77,6 @@ def _padded(values_NX: Tensor, index: Tensor | None, T: int, B: int) -> Tensor:
     if index is None:
         return values_NX.reshape(T, B, width)
     return values_NX.new_zeros(T * B, width).index_copy(0, index, values_NX).reshape(T, B, width)
-
-
-def _even(T: int, B: int, reverse: bool) -> tuple[Tensor, Tensor]:
-    """Offsets [T + 1] and previous tokens [T·B] of sequences that all have T steps."""
-    previous = torch.arange(T * B)
-    if reverse:
-        previous = torch.where(previous >= (T - 1) * B, (T - 1) * B - 1 - previous, previous + B)
-    else:
-        previous = torch.where(previous < B, -1 - previous, previous - B)
-    return torch.arange(T + 1) * B, previous
 
 
 def _ragged(T: int, lengths_B: Tensor, reverse: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -3,18 +3,20 @@
 Dimensions: N tokens, D input, B batch, H hidden, R rows of W, G columns of gates (as the kernel orders them), L = G rounded up.
 """
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import BackendError
-from gatedrnn.sequence.backends.cpu import packs, team
+from gatedrnn.sequence.backends.cpu import memory, packs, team
 from gatedrnn.sequence.backends.cpu.kernels import kernel
 from gatedrnn.sequence.backends.cpu.plan import Plan
 from gatedrnn.sequence.backends.cpu.target import Target, best
 
 _ALIGN = 16  # reals: rows of gates begin on a cache line
+_ALONE = 1 << 18  # multiply-adds that one thread does before another is awake
 _M_BLOCK, _TOKENS = 96, 256
 
 
@@ -22,11 +24,26 @@ def _round_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-def aligned(count: int, dtype: torch.dtype) -> Tensor:
-    """`count` uninitialised reals that begin on a cache line."""
-    memory = torch.empty(count + 64 // dtype.itemsize, dtype=dtype)
-    skip = -memory.data_ptr() % 64 // dtype.itemsize
-    return memory[skip : skip + count]
+def _threads(plan: Plan, tokens: int, width: int) -> int:
+    """Threads for a layer: one where waking the others takes longer than the products."""
+    products = tokens * (plan.columns_x * width + (plan.columns_1 + plan.columns_2) * plan.hidden)
+    return 1 if products < _ALONE else team.size()
+
+
+@functools.lru_cache(maxsize=64)
+def _even(steps: int, batch: int, reverse: bool) -> tuple[Tensor, Tensor]:
+    """Offsets [T + 1] and previous tokens [T·B] of sequences that all have T steps."""
+    n, last = torch.arange(steps * batch), (steps - 1) * batch
+    previous = torch.where(n >= last, last - 1 - n, n + batch) if reverse else torch.where(n < batch, -1 - n, n - batch)
+    return torch.arange(steps + 1) * batch, previous
+
+
+def _tokens(
+    offsets: Tensor | None, previous: Tensor | None, steps: int, batch: int, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    if offsets is None or previous is None:
+        return _even(steps, batch, reverse)
+    return offsets.contiguous(), previous.contiguous()
 
 
 def _scratch(plan: Plan, target: Target, panel: int) -> int:
@@ -47,6 +64,14 @@ def _common(plan: Plan, reverse: bool, target: Target, dtype: torch.dtype) -> di
     }
 
 
+def _room(own: bool, w: int, u: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Memory for packed W and U: to be kept, or borrowed."""
+    if own:
+        return memory.aligned(w, dtype), memory.aligned(u, dtype)
+    borrowed = memory.borrow("packed", w + u, dtype)
+    return borrowed[:w], borrowed[w:]
+
+
 @torch.library.custom_op("gatedrnn::recurrence", mutates_args=())
 def recurrence(
     x_ND: Tensor,
@@ -57,8 +82,9 @@ def recurrence(
     h0_BH: Tensor,
     c0_BH: Tensor | None,
     noise_NR: Tensor | None,
-    offsets: Tensor,
-    previous: Tensor,
+    offsets: Tensor | None,
+    previous: Tensor | None,
+    steps: int,
     plan: str,
     reverse: bool,
     keep: bool,
@@ -72,7 +98,8 @@ def recurrence(
         extra: peephole weights [3H].
         h0_BH, c0_BH: initial states, longest sequence first.
         noise_NR: ε / τ, in the kernel's columns.
-        offsets, previous: int64 [T + 1] and [N], see `loops`.
+        offsets, previous: int64 [T + 1] and [N], see `loops`; None where every sequence has all T steps.
+        steps: T.
         plan: `Plan.text()`.
         keep: whether gates and cell states are wanted.
         reuse: whether the packed weights may be kept for the next call.
@@ -81,8 +108,9 @@ def recurrence(
     """
     p, target, dtype = Plan.of(plan), best(), x_ND.dtype
     values = _common(p, reverse, target, dtype)
+    offsets, previous = _tokens(offsets, previous, steps, len(h0_BH), reverse)
     N, D, H, ldg, panel = len(x_ND), x_ND.shape[1], p.hidden, values["ldg"], values["panel"]
-    threads = team.size()
+    threads = _threads(p, N, D)
     x_ND, weight_ih, weight_hh = x_ND.contiguous(), weight_ih.contiguous(), weight_hh.contiguous()
     gates = torch.empty(N, ldg, dtype=dtype)
     if noise_NR is not None:
@@ -92,9 +120,9 @@ def recurrence(
     c_n = torch.empty(len(h0_BH) if p.cells else 0, H, dtype=dtype)
     widths = _round_up(p.columns_x, panel), _round_up(p.columns_1, panel) + _round_up(p.columns_2, panel)
     found = packs.find(weight_ih, weight_hh) if reuse else None
-    packed_w, packed_u = found or (aligned(widths[0] * D, dtype), aligned(widths[1] * H, dtype))
+    packed_w, packed_u = found or _room(reuse, widths[0] * D, widths[1] * H, dtype)
     values |= {
-        "T": len(offsets) - 1,
+        "T": steps,
         "D": D,
         "packed": found is not None,
         "noisy": noise_NR is not None,
@@ -115,7 +143,7 @@ def recurrence(
         "c0": None if c0_BH is None else c0_BH.contiguous(),
         "hn": h_n,
         "cn": c_n,
-        "scratch": aligned(threads * values["scratch_size"], dtype),
+        "scratch": memory.borrow("scratch", threads * values["scratch_size"], dtype),
     }
     kernel(p.kernel, "forward", target, dtype)(threads, values)
     if reuse and found is None:
@@ -127,7 +155,7 @@ def recurrence(
 
 @recurrence.register_fake
 def _recurrence_fake(
-    x_ND, weight_ih, weight_hh, bias_G, extra, h0_BH, c0_BH, noise_NR, offsets, previous, plan, reverse, keep, reuse
+    x_ND, weight_ih, weight_hh, bias_G, extra, h0_BH, c0_BH, noise_NR, offsets, previous, steps, plan, reverse, keep, reuse
 ):  # fmt: skip
     p = Plan.of(plan)
     N, B, H, ldg = x_ND.shape[0], h0_BH.shape[0], p.hidden, _round_up(p.columns, _ALIGN)
@@ -151,8 +179,9 @@ def recurrence_backward(
     gates: Tensor,
     cells: Tensor,
     output: Tensor,
-    offsets: Tensor,
-    previous: Tensor,
+    offsets: Tensor | None,
+    previous: Tensor | None,
+    steps: int,
     plan: str,
     reverse: bool,
     need_x: bool,
@@ -161,20 +190,21 @@ def recurrence_backward(
     """Gradients of `recurrence` for x, W, U, bias, extra, h0, c0 and noise; empty where there is none to give."""
     p, target, dtype = Plan.of(plan), best(), x_ND.dtype
     values = _common(p, reverse, target, dtype)
+    offsets, previous = _tokens(offsets, previous, steps, len(h0_BH), reverse)
     N, D, B, H, ldg, panel = len(x_ND), x_ND.shape[1], len(h0_BH), p.hidden, values["ldg"], values["panel"]
-    threads = team.size()
+    threads = _threads(p, N, D)
     x_ND, weight_ih, weight_hh = x_ND.contiguous(), weight_ih.contiguous(), weight_hh.contiguous()
     zeros = torch.zeros(max(ldg, H), dtype=dtype)
     dh = torch.zeros(B, H, dtype=dtype) if grad_h_n is None else grad_h_n.clone(memory_format=torch.contiguous_format)
     dc = torch.zeros(B, H, dtype=dtype) if grad_c_n is None else grad_c_n.clone(memory_format=torch.contiguous_format)
-    d_gates = torch.empty(N, ldg, dtype=dtype)
+    d_gates = memory.borrow("gradient", N * ldg, dtype).view(N, ldg)
     dx = torch.empty(N if need_x else 0, D, dtype=dtype)
     dW, dU = torch.empty_like(weight_ih), torch.empty_like(weight_hh)
     db_x, db_h = torch.empty(p.columns_x, dtype=dtype), torch.empty(p.columns_1 + p.columns_2, dtype=dtype)
     d_extra = torch.zeros(threads, 0 if extra is None else len(extra), dtype=dtype)
     widest, rows = max(D, H), max(p.columns_x * _round_up(D, panel), (p.columns_1 + p.columns_2) * _round_up(H, panel))
     values |= {
-        "T": len(offsets) - 1,
+        "T": steps,
         "D": D,
         "keep": p.carries,
         "need_dx": need_x,
@@ -183,7 +213,7 @@ def recurrence_backward(
         "x": x_ND,
         "W": weight_ih,
         "U": weight_hh,
-        "P": aligned(rows, dtype),
+        "P": memory.borrow("packed", rows, dtype),
         "extra": None if extra is None else extra.contiguous(),
         "G": gates,
         "out": output,
@@ -204,8 +234,8 @@ def recurrence_backward(
         "db_h": db_h,
         "d_extra": d_extra,
         "extra_size": d_extra.shape[1],
-        "shared": aligned(_TOKENS * _round_up(widest, panel), dtype),
-        "scratch": aligned(threads * values["scratch_size"], dtype),
+        "shared": memory.borrow("shared", _TOKENS * _round_up(widest, panel), dtype),
+        "scratch": memory.borrow("scratch", threads * values["scratch_size"], dtype),
     }
     kernel(p.kernel, "backward", target, dtype)(threads, values)
     if p.shift:
@@ -220,7 +250,7 @@ def recurrence_backward(
 @recurrence_backward.register_fake
 def _recurrence_backward_fake(
     grad_output, grad_gates, grad_h_n, grad_c_n, x_ND, weight_ih, weight_hh, extra, h0_BH, c0_BH, gates, cells, output,
-    offsets, previous, plan, reverse, need_x, need_noise,
+    offsets, previous, steps, plan, reverse, need_x, need_noise,
 ):  # fmt: skip
     p, new = Plan.of(plan), x_ND.new_empty
     N, B, H = x_ND.shape[0], h0_BH.shape[0], p.hidden
@@ -232,23 +262,23 @@ def _recurrence_backward_fake(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, W, U, _, extra, h0, c0, noise, offsets, previous, plan, reverse, _, _ = inputs
+    x, W, U, _, extra, h0, c0, noise, offsets, previous, steps, plan, reverse, _, _ = inputs
     h, gates, cells, _, _ = output
     ctx.save_for_backward(x, W, U, extra, h0, c0, gates, cells, h, offsets, previous)
     ctx.set_materialize_grads(False)
-    ctx.plan, ctx.reverse, ctx.noisy = plan, reverse, noise is not None
+    ctx.steps, ctx.plan, ctx.reverse, ctx.noisy = steps, plan, reverse, noise is not None
 
 
 def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n: Any) -> tuple[Any, ...]:
     x, W, U, extra, h0, c0, gates, cells, h, offsets, previous = ctx.saved_tensors
     need_noise = ctx.noisy and ctx.needs_input_grad[7]
     dx, dW, dU, d_bias, d_extra, dh, dc, d_noise = recurrence_backward(
-        d_h, d_gates, d_h_n, d_c_n, x, W, U, extra, h0, c0, gates, cells, h, offsets, previous, ctx.plan, ctx.reverse,
+        d_h, d_gates, d_h_n, d_c_n, x, W, U, extra, h0, c0, gates, cells, h, offsets, previous, ctx.steps, ctx.plan, ctx.reverse,
         ctx.needs_input_grad[0], need_noise,
     )  # fmt: skip
     return (
         dx if ctx.needs_input_grad[0] else None, dW, dU, d_bias, None if extra is None else d_extra, dh,
-        None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None,
+        None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None, None,
     )  # fmt: skip
 
 

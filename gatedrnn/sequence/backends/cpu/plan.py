@@ -45,6 +45,7 @@ class Plan:
     cells: bool = True
     carries: bool = False
 
+    @functools.cache  # noqa: B019 - as few plans as shapes of layers
     def text(self) -> str:
         """As one string, which an operator can take."""
         return json.dumps(asdict(self))

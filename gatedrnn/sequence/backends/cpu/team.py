@@ -56,6 +56,9 @@ _ALONE = {
 }
 
 
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
 def size() -> int:
     """How many threads a team has now: torch.get_num_threads(), or one where there is no pool to borrow."""
     return 1 if _FORKED or _openmp() is None else torch.get_num_threads()
@@ -65,7 +68,6 @@ def run(address: int, arguments: list[int], threads: int) -> None:
     """Call entry(arguments) in every thread of a team and wait for all; other Python threads go on meanwhile."""
     array = (ctypes.c_int64 * len(arguments))(*arguments)
     if threads == 1:
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(array))
+        _ENTRY(address)(array)
     else:
-        start = _openmp().GOMP_parallel
-        start(ctypes.c_void_p(address), ctypes.byref(array), ctypes.c_uint(threads), ctypes.c_uint(0))
+        _openmp().GOMP_parallel(ctypes.c_void_p(address), array, ctypes.c_uint(threads), ctypes.c_uint(0))
