@@ -166,11 +166,14 @@ class RecurrentBase(nn.Module, ABC):
     ) -> tuple[Tensor, State, Trace]:
         if draw and self.training:
             steps, size = x_TBD.shape[:2]
-            dtype = self._weight.dtype
-            noise = draw_noise(self.spec, self.gates, steps, size, device=x_TBD.device, dtype=dtype)
-        folded = fold_noise(noise, self.gates, self.training)
+            like, temperature = self._weight, self.gates.temperature
+            noise = draw_noise(
+                self.spec, self.gates, steps, size, device=like.device, dtype=like.dtype, temperature=temperature
+            )
+        else:
+            noise = fold_noise(noise, self.gates, self.training)
         request = self.request(
-            place, x_TBD, states[place], noise_TBR=folded, lengths_B=lengths_B, return_gates=return_gates
+            place, x_TBD, states[place], noise_TBR=noise, lengths_B=lengths_B, return_gates=return_gates
         )
         result = backend_for(request, self.backend).run(request)
         return result.output_TBH, result.state, result.trace or {}

@@ -4,11 +4,14 @@
 Dimensions: T time, B batch, R rows of all gates.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gatedrnn.cells import Extra, Params, Spec
 from gatedrnn.gates import Gates, gumbel_noise, logistic_noise
+from gatedrnn.sequence.backends.cpu.backend import unavailable
 
 
 def fold(params: Params, spec: Spec, gates: Gates, training: bool) -> Params:
@@ -50,8 +53,9 @@ def draw_noise(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    temperature: float = 1.0,
 ) -> Tensor | None:
-    """Noise ε for every step, before the division by τ; None where `gates` asks for none.
+    """Noise ε / temperature for every step; None where `gates` asks for none.
 
     Args:
         steps, batch: T and B.
@@ -64,18 +68,44 @@ def draw_noise(
     if gates.noise_probability == 0.0:
         return None
     named = spec.perturbed(gates)
-    blocks = []
-    options = {"generator": generator, "device": device}
+    places, start = [], 0
     for gate in spec.gates:
-        if gate.name not in named:
-            blocks.append(torch.zeros(steps, batch, gate.rows, device=device, dtype=dtype))
-            continue
-        whole = gate.squash != "sigmoid"
-        draw = gumbel_noise if whole else logistic_noise
-        noise = draw(steps, batch, gate.rows, dtype=dtype, **options)
-        chance = torch.rand(steps, batch, 1 if whole else gate.rows, **options)
-        blocks.append(noise * (chance < gates.noise_probability))
-    return torch.cat(blocks, -1)
+        if gate.name in named:
+            places.append((gate, start, start + gate.rows))
+        start += gate.rows
+    like = torch.empty(0, device=device, dtype=dtype)
+    blocks = [(first, last) for gate, first, last in places if gate.squash == "sigmoid"]
+    p = gates.noise_probability
+    noise_TBR = _sparse_logistic(steps * batch, spec.rows, blocks, p, temperature, like, generator)
+    noise_TBR = noise_TBR.view(steps, batch, spec.rows)
+    for gate, first, last in places:
+        if gate.squash != "sigmoid":
+            drawn = gumbel_noise(steps, batch, gate.rows, generator=generator, device=device, dtype=like.dtype)
+            chance = torch.rand(steps, batch, 1, generator=generator, device=device)
+            noise_TBR[..., first:last] = drawn * (chance < p) / temperature
+    return noise_TBR
+
+
+def _sparse_logistic(
+    rows: int,
+    columns: int,
+    blocks: list[tuple[int, int]],
+    p: float,
+    temperature: float,
+    like: Tensor,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """[rows, columns]: logistic with probability p in the columns of `blocks`, else 0. A kernel's, where there are kernels."""
+    if unavailable(like) is None:
+        seed = torch.randint(0, 2**62, (), generator=generator)
+        edges = [edge for block in blocks for edge in block]
+        return torch.ops.gatedrnn.logistic_noise(seed, rows, columns, edges, p, 1.0 / temperature, like)
+    noise = like.new_zeros(rows, columns)
+    options: dict[str, Any] = {"generator": generator, "device": like.device}
+    for first, last in blocks:
+        drawn = logistic_noise(rows, last - first, dtype=like.dtype, **options)
+        noise[:, first:last] = drawn * (torch.rand(rows, last - first, **options) < p) / temperature
+    return noise
 
 
 def fold_noise(noise_TBR: Tensor | None, gates: Gates, training: bool) -> Tensor | None:

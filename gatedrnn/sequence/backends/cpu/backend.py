@@ -23,16 +23,14 @@ class Cpu:
         """None, or why not: another device or dtype, no kernel for the cell, Numba or a folder for its cache missing."""
         x = request.x_TBD
         weight = request.params.weight_hh
-        if x.device.type != "cpu" or weight.device.type != "cpu":
-            return f"the input is on {x.device}"
-        if weight.dtype not in (torch.float32, torch.float64):
-            return f"the weights are {weight.dtype}"
+        if x.device != weight.device:
+            return f"the input is on {x.device}, the weights on {weight.device}"
         if torch.is_autocast_enabled("cpu"):
             return "autocast"
         if x.dtype != weight.dtype:
-            return f"the input is {x.dtype} and the weights {weight.dtype}"
+            return f"the input is {x.dtype}, the weights {weight.dtype}"
         plan = plan_for(request.cell.step, request.spec)
-        return plan if isinstance(plan, str) else _unavailable()
+        return plan if isinstance(plan, str) else unavailable(weight)
 
     def run(self, request: Request) -> Result:
         """Pack the tokens, run the operator, and lay its results out again."""
@@ -93,6 +91,15 @@ def _ragged(T: int, lengths_B: Tensor, reverse: bool) -> tuple[Tensor, Tensor, T
     else:
         previous = torch.where(t == 0, -1 - b, offsets[(t - 1).clamp_min(0)] + b)
     return order, t * B + order[b], offsets, previous
+
+
+def unavailable(like: Tensor) -> str | None:
+    """None, or why there are no kernels for tensors such as `like` in this process."""
+    if like.device.type != "cpu":
+        return f"tensors are on {like.device}"
+    if like.dtype not in (torch.float32, torch.float64):
+        return f"tensors are {like.dtype}"
+    return _unavailable()
 
 
 @torch.compiler.assume_constant_result

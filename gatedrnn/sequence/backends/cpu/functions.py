@@ -1,4 +1,4 @@
-"""exp, σ and tanh of vectors, with their derivatives from their values.
+"""exp, log, σ and tanh of vectors, with their derivatives from their values.
 
 float32: polynomial and rational forms, relative error ≤ 3e-7 where the result is normal; float64: the C library's.
 """
@@ -8,7 +8,19 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
-from gatedrnn.sequence.backends.cpu.simd import Vec, exp64, floor, maximum, minimum, power_of_two, tanh64
+from gatedrnn.sequence.backends.cpu.simd import (
+    Vec,
+    choose_positive,
+    exp64,
+    exponent,
+    floor,
+    log64,
+    maximum,
+    minimum,
+    power_of_two,
+    significand,
+    tanh64,
+)
 
 
 def exp(x: Any) -> Any:
@@ -36,6 +48,36 @@ def _exp(x: Any) -> Any:
         return p * power_of_two(n)
 
     return exp32
+
+
+def log(x: Any) -> Any:
+    """log x of normal x > 0."""
+
+
+@overload(log, strict=False)
+def _log(x: Any) -> Any:
+    if not isinstance(x, Vec):
+        return None
+    if x.real == types.float64:
+        return lambda x: log64(x)
+
+    def log32(x):
+        e, m = exponent(x), significand(x)
+        small = 0.70710678 - m
+        e = choose_positive(small, e - 1.0, e)
+        r = choose_positive(small, m + m, m) - 1.0
+        p = r * 7.0376836292e-2 + -1.1514610310e-1
+        p = p * r + 1.1676998740e-1
+        p = p * r + -1.2420140846e-1
+        p = p * r + 1.4249322787e-1
+        p = p * r + -1.6668057665e-1
+        p = p * r + 2.0000714765e-1
+        p = p * r + -2.4999993993e-1
+        p = p * r + 3.3333331174e-1
+        y = p * r * r * r + e * -2.12194440e-4 - r * r * 0.5
+        return r + y + e * 0.693359375
+
+    return log32
 
 
 def tanh(x: Any) -> Any:

@@ -12,11 +12,11 @@ from torch import Tensor
 from gatedrnn.sequence.backends.cpu import build, team
 from gatedrnn.sequence.backends.cpu.target import Target
 
-_POINTERS_TO_INT = ("offsets", "prev")
+_POINTERS_TO_INT = ("offsets", "prev", "starts")
 _INTEGERS = {
     *("T", "D", "H", "K", "C", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns", "shift"),
     *("ldg", "panel", "tall", "packed", "noisy", "cells", "keep", "need_dx", "grad_h_stride", "grad_g_stride", "extra_size"),
-    "scratch_size",
+    *("scratch_size", "N", "R", "blocks", "seed"),
 }
 
 
@@ -37,7 +37,11 @@ class Kernel:
 
 
 def _loop(kernel: str, direction: str) -> Callable[..., None]:
-    """The loop's Python function; imports Numba."""
+    """The kernel's Python function; imports Numba."""
+    if kernel == "noise":
+        from gatedrnn.sequence.backends.cpu.drawing import draw
+
+        return draw
     from gatedrnn.sequence.backends.cpu import loops
     from gatedrnn.sequence.backends.cpu.rows import coupled, gru, lstm, onlstm, peephole, rnn
     from gatedrnn.sequence.backends.cpu.rows.shared import nothing
@@ -64,9 +68,10 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
 
 
 _NAMES = {
+    "draw": "N R blocks seed starts chance out",
     "forward": (
         "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy cells offsets prev "
-        "x W U PW PU bias extra G out cs h0 c0 hn cn scratch scratch_size"
+        "x W U PW PU bias noise extra G out cs h0 c0 hn cn scratch scratch_size"
     ),
     "backward": (
         "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall keep need_dx offsets prev "

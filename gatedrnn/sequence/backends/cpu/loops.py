@@ -39,15 +39,11 @@ def _copy(source, target, n):
 
 
 @njit
-def _add(source, target, n, also):
-    """target = source, plus what it holds if `also`."""
-    W = lanes(source)
+def _add(a, b, target, n):
+    W = lanes(a)
     for j in range(0, n, W):
         m = min(W, n - j)
-        x = load(source + j, m)
-        if also:
-            x = x + load(target + j, m)
-        store(target + j, x, m)
+        store(target + j, load(a + j, m) + load(b + j, m), m)
 
 
 def forward_loop(row, second_row):
@@ -55,7 +51,7 @@ def forward_loop(row, second_row):
 
     def forward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, packed, noisy,
-        cells, offsets, prev, x, W, U, PW, PU, bias, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
+        cells, offsets, prev, x, W, U, PW, PU, bias, noise, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
         edge = scratch + q * scratch_size
@@ -76,7 +72,10 @@ def forward_loop(row, second_row):
             m = min(M_BLOCK, tokens - m0)
             for n in range(m0, m0 + m):
                 if width > 0:
-                    _add(bias + begin, G + (n * ldg + begin), width, noisy)
+                    if noisy:
+                        _add(bias + begin, noise + (n * columns_x + begin), G + (n * ldg + begin), width)
+                    else:
+                        _copy(bias + begin, G + (n * ldg + begin), width)
                 if q == parts - 1:
                     _copy(bias + columns_x, G + (n * ldg + columns_x), columns - columns_x)
             multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge)

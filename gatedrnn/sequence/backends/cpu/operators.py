@@ -113,8 +113,6 @@ def recurrence(
     threads = _threads(p, N, D)
     x_ND, weight_ih, weight_hh = x_ND.contiguous(), weight_ih.contiguous(), weight_hh.contiguous()
     gates = torch.empty(N, ldg, dtype=dtype)
-    if noise_NR is not None:
-        gates[:, : p.columns_x] = noise_NR
     cells = torch.empty(N if p.cells else 0, H, dtype=dtype)
     output, h_n = torch.empty(N, H, dtype=dtype), torch.empty_like(h0_BH, memory_format=torch.contiguous_format)
     c_n = torch.empty(len(h0_BH) if p.cells else 0, H, dtype=dtype)
@@ -125,6 +123,7 @@ def recurrence(
         "T": steps,
         "D": D,
         "packed": found is not None,
+        "noise": noise_NR if noise_NR is None else noise_NR.contiguous(),
         "noisy": noise_NR is not None,
         "cells": p.cells,
         "offsets": offsets,
@@ -259,6 +258,26 @@ def _recurrence_backward_fake(
     d_noise = new(N, p.columns_x) if need_noise else new(0)
     dc = new(0) if c0_BH is None else new(B, H)
     return dx, new(weight_ih.shape), new(weight_hh.shape), new(p.columns), d_extra, new(B, H), dc, d_noise
+
+
+@torch.library.custom_op("gatedrnn::logistic_noise", mutates_args=())
+def logistic_noise(
+    seed: Tensor, rows: int, columns: int, blocks: list[int], chance: float, scale: float, like: Tensor
+) -> Tensor:
+    """[rows, columns] as `like`: scale · logistic with probability `chance` in columns blocks[0] … blocks[1] − 1 and so on, else 0."""
+    out = like.new_empty(rows, columns)
+    edges = [0, *blocks, columns]
+    for a, b in zip(edges[::2], edges[1::2], strict=True):
+        out[:, a:b].zero_()
+    values = {"N": rows, "R": columns, "blocks": len(blocks) // 2, "seed": int(seed), "out": out}
+    values |= {"starts": torch.tensor(blocks), "chance": like.new_tensor([chance, 1.0 / chance, scale])}
+    kernel("noise", "draw", best(), out.dtype)(1 if out.numel() < _ALONE else team.size(), values)
+    return out
+
+
+@logistic_noise.register_fake
+def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
+    return like.new_empty(rows, columns)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
