@@ -10,7 +10,7 @@ import torch
 from gatedrnn import gates
 from gatedrnn.cells import CELLS
 from gatedrnn.layers import Recurrent, RecurrentBase
-from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, fold, reference
+from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale
 
 
 def hops(name: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def hops(name: str) -> dict[str, Any]:
     found = [
         ("layer", "torch.nn.LSTM's arguments, shapes and state dict", _where(RecurrentBase.forward)),
         ("rows of weights", f"{rows}{extras}", _where(cell.make_spec)),
-        ("temperature", f"{layer.gates}; gates it can perturb: {perturbed}", _where(fold)),
+        ("temperature", f"{layer.gates}; gates it can perturb: {perturbed}", _where(scale)),
         ("noise", "logistic for sigmoid, Gumbel for cumax; in training only", _where(draw_noise)),
         ("loop over time", "W x hoisted over all steps, U h' a step", _where(reference.run)),
         ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),

@@ -17,7 +17,7 @@ from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.inputs import Batch, read_input, read_state
-from gatedrnn.sequence import Request, backend_for, choices, draw_noise, fold, fold_noise
+from gatedrnn.sequence import Request, backend_for, choices, draw_noise, fold_noise, scale
 
 
 class RecurrentBase(nn.Module, ABC):
@@ -146,13 +146,14 @@ class RecurrentBase(nn.Module, ABC):
         ]
 
     def request(self, place: int, x_TBD: Tensor, state: State, **fields: Any) -> Request:
-        """The request for one layer and direction (`place` counts both), temperature folded and weight dropout drawn."""
+        """The request for one layer and direction (`place` counts both), with its temperature, and weight dropout drawn."""
         layer, suffix = self._places()[place]
         weights = {name: getattr(self, f"{name}_l{layer}{suffix}") for name in self._shapes(1)}
         weights["weight_hh"] = F.dropout(weights["weight_hh"], self.weight_dropout, self.training)
         extras = {extra.name: weights.pop(extra.name) for extra in self.spec.extras}
-        params = fold(Params(**weights, extras=extras), self.spec, self.gates, self.training)
-        return Request(self.cell, self.spec, params, x_TBD, state, reverse=bool(suffix), **fields)
+        scale_R = scale(self.spec, self.gates, self.training, weights["weight_hh"])
+        params = Params(**weights, extras=extras)
+        return Request(self.cell, self.spec, params, x_TBD, state, scale_R, reverse=bool(suffix), **fields)
 
     def _run(
         self,

@@ -1,7 +1,7 @@
 """A cell over time: folding of temperature, the choice of a backend, the reference loop; no parameters of its own."""
 
 from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices
-from gatedrnn.sequence.perturb import draw_noise, fold, fold_noise
+from gatedrnn.sequence.perturb import draw_noise, fold, fold_noise, scale
 from gatedrnn.sequence.request import Request, Result
 
-__all__ = ["BACKENDS", "Backend", "Request", "Result", "backend_for", "choices", "draw_noise", "fold", "fold_noise"]
+__all__ = ["BACKENDS", "Backend", "Request", "Result", "backend_for", "choices", "draw_noise", "fold", "fold_noise", "scale"]

@@ -11,24 +11,24 @@ from torch import Tensor
 
 from gatedrnn.cells import Extra, Params, Spec
 from gatedrnn.gates import Gates, gumbel_noise, logistic_noise
-from gatedrnn.sequence.backends.cpu.backend import unavailable
+from gatedrnn.sequence.backends.cpu.availability import unavailable
 
 
-def fold(params: Params, spec: Spec, gates: Gates, training: bool) -> Params:
-    """`params` with the rows of perturbed gates divided by the temperature of training or evaluation."""
+def scale(spec: Spec, gates: Gates, training: bool, like: Tensor) -> Tensor | None:
+    """1 / τ for the rows of perturbed gates and 1 for the others, [R] as `like`; None where τ is 1."""
     temperature = gates.temperature_when(training)
     if temperature == 1.0:
-        return params
+        return None
     named = spec.perturbed(gates)
-    scale_R = torch.cat(
-        [
-            params.weight_hh.new_full((gate.rows,), 1.0 / temperature if gate.name in named else 1.0)
-            for gate in spec.gates
-        ]
-    )
-    extras = {
-        extra.name: _scale_extra(params.extras[extra.name], spec, extra, named, temperature) for extra in spec.extras
-    }
+    rows = [like.new_full((gate.rows,), 1.0 / temperature if gate.name in named else 1.0) for gate in spec.gates]
+    return torch.cat(rows)
+
+
+def fold(params: Params, spec: Spec, scale_R: Tensor | None) -> Params:
+    """`params` with every row multiplied by its scale."""
+    if scale_R is None:
+        return params
+    extras = {e.name: fold_extra(params.extras[e.name], spec, e, scale_R) for e in spec.extras}
     return Params(
         params.weight_ih * scale_R[:, None],
         params.weight_hh * scale_R[:, None],
@@ -38,10 +38,11 @@ def fold(params: Params, spec: Spec, gates: Gates, training: bool) -> Params:
     )
 
 
-def _scale_extra(value: Tensor, spec: Spec, extra: Extra, named: tuple[str, ...], temperature: float) -> Tensor:
-    rows = [value.new_full((spec.gate(n).rows,), 1.0 / temperature if n in named else 1.0) for n in extra.gates]
-    scale = torch.cat(rows)
-    return value * (scale[:, None] if extra.full else scale)
+def fold_extra(value: Tensor, spec: Spec, extra: Extra, scale_R: Tensor) -> Tensor:
+    """A further parameter with its rows multiplied by the scales of the gates that own them."""
+    of_gate = dict(zip((gate.name for gate in spec.gates), spec.split(scale_R), strict=True))
+    rows = torch.cat([of_gate[name] for name in extra.gates])
+    return value * (rows[:, None] if extra.full else rows)
 
 
 def draw_noise(

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.cells import Trace
+from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
 
 
@@ -28,7 +29,8 @@ def run(request: Request) -> Result:
 
     A row's state stands still where t ≥ its length, so a reversed row starts at its last step without being turned round.
     """
-    spec, params, state = request.spec, request.params, request.state
+    spec, state = request.spec, request.state
+    params = fold(request.params, spec, request.scale_R)
     x_gates_TBR = F.linear(request.x_TBD, params.weight_ih, params.bias_ih)
     if request.noise_TBR is not None:
         x_gates_TBR = x_gates_TBR + request.noise_TBR

@@ -12,10 +12,11 @@ class Request:
     """One layer and direction over a sequence.
 
     Args:
-        cell, spec, params: what is computed; temperature already folded into `params`.
+        cell, spec, params: what is computed.
         x_TBD: input [T, B, D].
         state: initial states, each [B, H].
-        noise_TBR: ε / τ, added to W x; None for none.
+        scale_R: 1 / τ by row: multiplies W x + U h' + b (and peepholes); None for 1.
+        noise_TBR: ε / τ, added after that; None for none.
         lengths_B: steps that count in each row, int64 [B] in 1…T; None for all.
         reverse: run from each row's last step to its first.
         return_gates: whether the trace is wanted.
@@ -26,6 +27,7 @@ class Request:
     params: Params
     x_TBD: Tensor
     state: State
+    scale_R: Tensor | None = None
     noise_TBR: Tensor | None = None
     lengths_B: Tensor | None = None
     reverse: bool = False

@@ -3,16 +3,13 @@
 Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 """
 
-import functools
-import importlib.util
-import warnings
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gatedrnn.core.errors import DataError
-from gatedrnn.sequence.backends.cpu.plan import Plan, biases, in_columns, plan_for, trace
+from gatedrnn.sequence.backends.cpu.availability import unavailable
+from gatedrnn.sequence.backends.cpu.plan import Plan, biases, in_columns, plan_for, rotated, trace
+from gatedrnn.sequence.perturb import fold_extra
 from gatedrnn.sequence.request import Request, Result
 
 
@@ -42,14 +39,21 @@ class Cpu:
         else:
             order, index, offsets, previous = _ragged(T, request.lengths_B, request.reverse)
         p = request.params
+        scale = request.scale_R
         extra = next(iter(p.extras.values()), None)
+        bias = biases(plan, p.bias_ih, p.bias_hh, p.weight_ih)
+        if scale is not None:
+            if extra is not None:
+                extra = fold_extra(extra, request.spec, request.spec.extras[0], scale)
+            scale = in_columns(plan, scale)
+            bias = bias * scale
         states = [s if order is None else s.index_select(0, order) for s in request.state]
-        noise = None if request.noise_TBR is None else in_columns(plan, _tokens(request.noise_TBR, index))
+        noise = None if request.noise_TBR is None else rotated(plan, _tokens(request.noise_TBR, index))
         grad = torch.is_grad_enabled()
         h_NH, gates_NG, _, h_n, c_n = torch.ops.gatedrnn.recurrence(
-            _tokens(request.x_TBD, index), p.weight_ih, p.weight_hh, biases(plan, p.bias_ih, p.bias_hh, p.weight_ih),
-            extra, states[0], states[1] if len(states) > 1 else None, noise, offsets, previous, T, plan.text(),
-            request.reverse, grad or request.return_gates, not grad,
+            _tokens(request.x_TBD, index), p.weight_ih, p.weight_hh, bias, scale, extra,
+             states[0], states[1] if len(states) > 1 else None, noise, offsets, previous, T, plan.text(),
+            request.reverse, grad or request.return_gates, not grad and scale is None,
         )  # fmt: skip
         finals = [h_n, c_n][: len(states)]
         if order is not None:
@@ -91,41 +95,3 @@ def _ragged(T: int, lengths_B: Tensor, reverse: bool) -> tuple[Tensor, Tensor, T
     else:
         previous = torch.where(t == 0, -1 - b, offsets[(t - 1).clamp_min(0)] + b)
     return order, t * B + order[b], offsets, previous
-
-
-def unavailable(like: Tensor) -> str | None:
-    """None, or why there are no kernels for tensors such as `like` in this process."""
-    if like.device.type != "cpu":
-        return f"tensors are on {like.device}"
-    if like.dtype not in (torch.float32, torch.float64):
-        return f"tensors are {like.dtype}"
-    return _unavailable()
-
-
-@torch.compiler.assume_constant_result
-def _unavailable() -> str | None:
-    return _ready()
-
-
-@functools.cache
-def _ready() -> str | None:
-    """None, or why the kernels cannot be had in this process; says so once."""
-    try:
-        missing = [name for name in ("numba", "llvmlite") if importlib.util.find_spec(name) is None]
-    except ValueError:  # None in sys.modules
-        missing = ["numba"]
-    reason = None
-    if missing:
-        reason = f"{missing[0]} is not installed"
-    else:
-        from gatedrnn.sequence.backends.cpu import build
-
-        try:
-            build.probe()
-        except DataError as error:
-            reason = f"the kernels' cache cannot be kept: {error}"
-    if reason:
-        warnings.warn(f"gatedrnn: recurrent layers run on the slower reference backend: {reason}", stacklevel=2)
-    else:
-        from gatedrnn.sequence.backends.cpu import operators  # noqa: F401 - registers the operators
-    return reason

@@ -15,7 +15,7 @@ from gatedrnn.sequence.backends.cpu.target import Target
 _POINTERS_TO_INT = ("offsets", "prev", "starts")
 _INTEGERS = {
     *("T", "D", "H", "K", "C", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns", "shift"),
-    *("ldg", "panel", "tall", "packed", "noisy", "cells", "keep", "need_dx", "grad_h_stride", "grad_g_stride", "extra_size"),
+    *("ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "keep", "need_dx", "grad_h_stride", "grad_g_stride", "extra_size"),
     *("scratch_size", "N", "R", "blocks", "seed"),
 }
 
@@ -70,12 +70,12 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
 _NAMES = {
     "draw": "N R blocks seed starts chance out",
     "forward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy cells offsets prev "
-        "x W U PW PU bias noise extra G out cs h0 c0 hn cn scratch scratch_size"
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy scaled cells "
+        "offsets prev x W U PW PU scale bias noise extra G out cs h0 c0 hn cn scratch scratch_size"
     ),
     "backward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall keep need_dx offsets prev "
-        "x W U P extra G out cs h0 c0 grad_h grad_h_stride grad_g grad_g_stride dh dc dG dx dW dU db_x db_h d_extra "
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall keep need_dx scaled offsets "
+        "prev x W U P scale extra G out cs h0 c0 grad_h grad_h_stride grad_g grad_g_stride dh dc dG dx dW dU db_x db_h d_extra "
         "extra_size shared scratch scratch_size"
     ),
 }

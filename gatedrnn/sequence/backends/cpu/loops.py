@@ -46,12 +46,35 @@ def _add(a, b, target, n):
         store(target + j, load(a + j, m) + load(b + j, m), m)
 
 
+@njit
+def _scale_panels(P, scale, K, N, panel, first, last):
+    """Multiply every column of packed panels by its scale."""
+    W = lanes(P)
+    for p in range(first, last):
+        for v in range(0, panel, W):
+            n = p * panel + v
+            factor = load(scale + n, max(0, min(W, N - n)))
+            for k in range(K):
+                to = P + ((p * K + k) * panel + v)
+                store(to, load(to, W) * factor, W)
+
+
+@njit
+def _scale_rows(A, scale, rows, columns, lda):
+    W = lanes(A)
+    for r in range(rows):
+        for j in range(0, columns, W):
+            n = min(W, columns - j)
+            a = A + (r * lda + j)
+            store(a, load(a, n) * load(scale + j, n), n)
+
+
 def forward_loop(row, second_row):
     """The forward pass of a cell whose step is `row`, then, where columns_2 > 0, `second_row`."""
 
     def forward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, packed, noisy,
-        cells, offsets, prev, x, W, U, PW, PU, bias, noise, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
+        scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
         edge = scratch + q * scratch_size
@@ -64,6 +87,11 @@ def forward_loop(row, second_row):
             if columns_2:
                 U2 = U + columns_1 * H
                 pack_transposed(U2, H, H, columns_2, 0, PU2, panel, share(p2, q, parts), share(p2, q + 1, parts))
+        if scaled and not packed:
+            _scale_panels(PW, scale, D, columns_x, panel, share(px, q, parts), share(px, q + 1, parts))
+            s1 = scale + first_1
+            _scale_panels(PU, s1, H, columns_1, panel, share(p1, q, parts), share(p1, q + 1, parts))
+            _scale_panels(PU2, s1 + columns_1, H, columns_2, panel, share(p2, q, parts), share(p2, q + 1, parts))
         tokens = offsets[T]
         first, last = share(px, q, parts), share(px, q + 1, parts)
         begin = first * panel
@@ -146,13 +174,14 @@ def backward_loop(row, second_row):
 
     def backward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, keep, need_dx,
-        offsets, prev, x, W, U, P, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g, grad_g_stride,
+        scaled, offsets, prev, x, W, U, P, scale, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g, grad_g_stride,
         dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
         edge = scratch + q * scratch_size
         work = edge + tall * panel
         own_extra = d_extra + q * extra_size
+        columns = max(columns_x, first_1 + columns_1 + columns_2)
         ph = _panels(H, panel)
         P2 = P + ph * panel * columns_1
         f, l = share(ph, q, parts), share(ph, q + 1, parts)
@@ -170,6 +199,8 @@ def backward_loop(row, second_row):
                     grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * H, dG + n * ldg,
                     extra, own_extra, work, H, K, C, hard,
                 )  # fmt: skip
+            if scaled and not columns_2:
+                _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
             barrier()
             g = dG + (start * ldg + first_1)
             if columns_2:
@@ -182,6 +213,8 @@ def backward_loop(row, second_row):
                         grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * H, dG + n * ldg,
                         extra, own_extra, work, H, K, C, hard,
                     )  # fmt: skip
+                if scaled:
+                    _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
                 barrier()
             multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, f, l, keep, edge)
             barrier()

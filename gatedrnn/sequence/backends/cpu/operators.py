@@ -78,6 +78,7 @@ def recurrence(
     weight_ih: Tensor,
     weight_hh: Tensor,
     bias_G: Tensor,
+    scale_G: Tensor | None,
     extra: Tensor | None,
     h0_BH: Tensor,
     c0_BH: Tensor | None,
@@ -95,7 +96,8 @@ def recurrence(
     Args:
         x_ND, weight_ih, weight_hh: input [N, D], W [R, D], U [R, H].
         bias_G: all biases, in the kernel's columns.
-        extra: peephole weights [3H].
+        scale_G: what multiplies W x + U h' + b; already in bias_G.
+        extra: peephole weights [3H], scaled.
         h0_BH, c0_BH: initial states, longest sequence first.
         noise_NR: ε / τ, in the kernel's columns.
         offsets, previous: int64 [T + 1] and [N], see `loops`; None where every sequence has all T steps.
@@ -134,6 +136,8 @@ def recurrence(
         "PW": packed_w,
         "PU": packed_u,
         "bias": bias_G.contiguous(),
+        "scale": scale_G,
+        "scaled": scale_G is not None,
         "extra": None if extra is None else extra.contiguous(),
         "G": gates,
         "out": output,
@@ -154,7 +158,7 @@ def recurrence(
 
 @recurrence.register_fake
 def _recurrence_fake(
-    x_ND, weight_ih, weight_hh, bias_G, extra, h0_BH, c0_BH, noise_NR, offsets, previous, steps, plan, reverse, keep, reuse
+    x_ND, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_NR, offsets, previous, steps, plan, reverse, keep, reuse
 ):  # fmt: skip
     p = Plan.of(plan)
     N, B, H, ldg = x_ND.shape[0], h0_BH.shape[0], p.hidden, _round_up(p.columns, _ALIGN)
@@ -172,6 +176,7 @@ def recurrence_backward(
     x_ND: Tensor,
     weight_ih: Tensor,
     weight_hh: Tensor,
+    scale_G: Tensor | None,
     extra: Tensor | None,
     h0_BH: Tensor,
     c0_BH: Tensor | None,
@@ -205,6 +210,8 @@ def recurrence_backward(
     values |= {
         "T": steps,
         "D": D,
+        "scale": scale_G,
+        "scaled": scale_G is not None,
         "keep": p.carries,
         "need_dx": need_x,
         "offsets": offsets,
@@ -241,6 +248,9 @@ def recurrence_backward(
         dW = dW.roll(p.shift, 0)
     d_bias = torch.cat((db_x, db_h[p.columns_x - p.first_1 :])) if p.columns > p.columns_x else db_x
     d_noise = d_gates[:, : p.columns_x].clone() if need_noise else d_gates.new_empty(0)
+    if scale_G is not None:  # the kernel's gradients are of what is scaled
+        d_bias = d_bias / scale_G
+        d_noise = d_noise / scale_G[: p.columns_x] if need_noise else d_noise
     if c0_BH is None:
         dc = dc.new_empty(0)
     return dx, dW, dU, d_bias, d_extra.sum(0), dh, dc, d_noise
@@ -248,7 +258,8 @@ def recurrence_backward(
 
 @recurrence_backward.register_fake
 def _recurrence_backward_fake(
-    grad_output, grad_gates, grad_h_n, grad_c_n, x_ND, weight_ih, weight_hh, extra, h0_BH, c0_BH, gates, cells, output,
+    grad_output, grad_gates, grad_h_n, grad_c_n, x_ND, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, gates, cells,
+    output,
     offsets, previous, steps, plan, reverse, need_x, need_noise,
 ):  # fmt: skip
     p, new = Plan.of(plan), x_ND.new_empty
@@ -281,22 +292,22 @@ def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, W, U, _, extra, h0, c0, noise, offsets, previous, steps, plan, reverse, _, _ = inputs
+    x, W, U, _, scale, extra, h0, c0, noise, offsets, previous, steps, plan, reverse, _, _ = inputs
     h, gates, cells, _, _ = output
-    ctx.save_for_backward(x, W, U, extra, h0, c0, gates, cells, h, offsets, previous)
+    ctx.save_for_backward(x, W, U, scale, extra, h0, c0, gates, cells, h, offsets, previous)
     ctx.set_materialize_grads(False)
     ctx.steps, ctx.plan, ctx.reverse, ctx.noisy = steps, plan, reverse, noise is not None
 
 
 def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n: Any) -> tuple[Any, ...]:
-    x, W, U, extra, h0, c0, gates, cells, h, offsets, previous = ctx.saved_tensors
-    need_noise = ctx.noisy and ctx.needs_input_grad[7]
+    x, W, U, scale, extra, h0, c0, gates, cells, h, offsets, previous = ctx.saved_tensors
+    need_noise = ctx.noisy and ctx.needs_input_grad[8]
     dx, dW, dU, d_bias, d_extra, dh, dc, d_noise = recurrence_backward(
-        d_h, d_gates, d_h_n, d_c_n, x, W, U, extra, h0, c0, gates, cells, h, offsets, previous, ctx.steps, ctx.plan, ctx.reverse,
-        ctx.needs_input_grad[0], need_noise,
+        d_h, d_gates, d_h_n, d_c_n, x, W, U, scale, extra, h0, c0, gates, cells, h, offsets, previous, ctx.steps, ctx.plan,
+        ctx.reverse, ctx.needs_input_grad[0], need_noise,
     )  # fmt: skip
     return (
-        dx if ctx.needs_input_grad[0] else None, dW, dU, d_bias, None if extra is None else d_extra, dh,
+        dx if ctx.needs_input_grad[0] else None, dW, dU, d_bias, None, None if extra is None else d_extra, dh,
         None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None, None,
     )  # fmt: skip
 

@@ -88,9 +88,14 @@ def plan_for(step: Step, spec: Spec) -> Plan | str:
     return Plan(name, H, rows, rows, 0, rows, split_points=master.rows, chunk=chunk, hard=hard)
 
 
-def in_columns(plan: Plan, rows: Tensor) -> Tensor:
+def rotated(plan: Plan, rows: Tensor) -> Tensor:
     """Rows of W along the last dimension, as the kernel orders its columns."""
     return rows.roll(-plan.shift, -1) if plan.shift else rows
+
+
+def in_columns(plan: Plan, rows_R: Tensor) -> Tensor:
+    """A value for every row [R] as one for every column [G]: those of U's own columns are the candidate's."""
+    return torch.cat((rotated(plan, rows_R), rows_R[plan.shift :])) if plan.shift else rows_R
 
 
 def biases(plan: Plan, bias_ih: Tensor | None, bias_hh: Tensor | None, like: Tensor) -> Tensor:

@@ -1,0 +1,48 @@
+"""Whether this process can have the kernels; if not, it is said once."""
+
+import functools
+import importlib.util
+import warnings
+
+import torch
+from torch import Tensor
+
+from gatedrnn.core.errors import DataError
+
+
+def unavailable(like: Tensor) -> str | None:
+    """None, or why there are no kernels for tensors such as `like` in this process."""
+    if like.device.type != "cpu":
+        return f"tensors are on {like.device}"
+    if like.dtype not in (torch.float32, torch.float64):
+        return f"tensors are {like.dtype}"
+    return _unavailable()
+
+
+@torch.compiler.assume_constant_result
+def _unavailable() -> str | None:
+    return _ready()
+
+
+@functools.cache
+def _ready() -> str | None:
+    """None, or why the kernels cannot be had in this process; says so once."""
+    try:
+        missing = [name for name in ("numba", "llvmlite") if importlib.util.find_spec(name) is None]
+    except ValueError:  # None in sys.modules
+        missing = ["numba"]
+    reason = None
+    if missing:
+        reason = f"{missing[0]} is not installed"
+    else:
+        from gatedrnn.sequence.backends.cpu import build
+
+        try:
+            build.probe()
+        except DataError as error:
+            reason = f"the kernels' cache cannot be kept: {error}"
+    if reason:
+        warnings.warn(f"gatedrnn: recurrent layers run on the slower reference backend: {reason}", stacklevel=2)
+    else:
+        from gatedrnn.sequence.backends.cpu import operators  # noqa: F401 - registers the operators
+    return reason
