@@ -17,7 +17,7 @@ from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.inputs import Batch, read_input, read_state
-from gatedrnn.sequence import Request, backend_for, choices, draw_noise, fold_noise, scale
+from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, fold_noise, plan_noise, scale
 
 
 class RecurrentBase(nn.Module, ABC):
@@ -165,16 +165,16 @@ class RecurrentBase(nn.Module, ABC):
         noise: Tensor | None,
         draw: bool,
     ) -> tuple[Tensor, State, Trace]:
+        perturbation: Tensor | Draw | None = None
         if draw and self.training:
-            steps, size = x_TBD.shape[:2]
-            like, temperature = self._weight, self.gates.temperature
-            noise = draw_noise(
-                self.spec, self.gates, steps, size, device=like.device, dtype=like.dtype, temperature=temperature
-            )
-        else:
-            noise = fold_noise(noise, self.gates, self.training)
+            perturbation = plan_noise(self.spec, self.gates, self._weight)
+            if perturbation is None:
+                steps, size, like = *x_TBD.shape[:2], self._weight
+                noise = draw_noise(self.spec, self.gates, steps, size, device=like.device, dtype=like.dtype)
+        if perturbation is None:
+            perturbation = fold_noise(noise, self.gates, self.training)
         request = self.request(
-            place, x_TBD, states[place], noise_TBR=noise, lengths_B=lengths_B, return_gates=return_gates
+            place, x_TBD, states[place], noise=perturbation, lengths_B=lengths_B, return_gates=return_gates
         )
         result = backend_for(request, self.backend).run(request)
         return result.output_TBH, result.state, result.trace or {}

@@ -1,7 +1,20 @@
 """A cell over time: folding of temperature, the choice of a backend, the reference loop; no parameters of its own."""
 
 from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices
-from gatedrnn.sequence.perturb import draw_noise, fold, fold_noise, scale
+from gatedrnn.sequence.perturb import Draw, draw_noise, fold, fold_noise, plan_noise, scale
 from gatedrnn.sequence.request import Request, Result
 
-__all__ = ["BACKENDS", "Backend", "Request", "Result", "backend_for", "choices", "draw_noise", "fold", "fold_noise", "scale"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "Draw",
+    "Request",
+    "Result",
+    "backend_for",
+    "choices",
+    "draw_noise",
+    "fold",
+    "fold_noise",
+    "plan_noise",
+    "scale",
+]

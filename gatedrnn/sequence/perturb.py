@@ -4,6 +4,7 @@
 Dimensions: T time, B batch, R rows of all gates.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,6 +46,44 @@ def fold_extra(value: Tensor, spec: Spec, extra: Extra, scale_R: Tensor) -> Tens
     return value * (rows[:, None] if extra.full else rows)
 
 
+@dataclass(frozen=True)
+class Draw:
+    """Sparse logistic noise still to be drawn, by a kernel that adds it as it draws it.
+
+    Args:
+        seed: int64 [1]; with a row's number and a column's place in its block it determines the noise.
+        blocks: first and last + 1 column of each block.
+        probability: p of an element.
+        scale: 1 / τ.
+    """
+
+    seed: Tensor
+    blocks: tuple[tuple[int, int], ...]
+    probability: float
+    scale: float
+
+    def rows(self, count: int, columns: int, like: Tensor) -> Tensor:
+        """The noise [count, columns]."""
+        edges = [edge for block in self.blocks for edge in block]
+        p, scale = self.probability, self.scale
+        return torch.ops.gatedrnn.logistic_noise(self.seed, count, columns, edges, p, scale, like.detach())
+
+
+def plan_noise(spec: Spec, gates: Gates, like: Tensor, generator: torch.Generator | None = None) -> Draw | None:
+    """The noise that `gates` asks for, as a `Draw` with its division by τ; None if it must be drawn as a tensor, or there is none.
+
+    Raises: ArgumentError: `gates` names a gate the cell lacks.
+    """
+    if gates.noise_probability == 0.0 or unavailable(like) is not None:
+        return None
+    named = spec.perturbed(gates)
+    places = _places(spec, gates)
+    if not places or any(gate.squash != "sigmoid" for gate in spec.gates if gate.name in named):
+        return None
+    seed = torch.randint(0, 2**62, (1,), generator=generator)
+    return Draw(seed, places, gates.noise_probability, 1.0 / gates.temperature)
+
+
 def draw_noise(
     spec: Spec,
     gates: Gates,
@@ -54,9 +93,8 @@ def draw_noise(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    temperature: float = 1.0,
 ) -> Tensor | None:
-    """Noise ε / temperature for every step; None where `gates` asks for none.
+    """Noise ε for every step, before the division by τ; None where `gates` asks for none.
 
     Args:
         steps, batch: T and B.
@@ -66,47 +104,40 @@ def draw_noise(
         with probability p a distribution for cumax gates.
     Raises: ArgumentError: `gates` names a gate the cell lacks.
     """
-    if gates.noise_probability == 0.0:
+    p = gates.noise_probability
+    if p == 0.0:
         return None
     named = spec.perturbed(gates)
-    places, start = [], 0
-    for gate in spec.gates:
-        if gate.name in named:
-            places.append((gate, start, start + gate.rows))
-        start += gate.rows
     like = torch.empty(0, device=device, dtype=dtype)
-    blocks = [(first, last) for gate, first, last in places if gate.squash == "sigmoid"]
-    p = gates.noise_probability
-    noise_TBR = _sparse_logistic(steps * batch, spec.rows, blocks, p, temperature, like, generator)
-    noise_TBR = noise_TBR.view(steps, batch, spec.rows)
-    for gate, first, last in places:
-        if gate.squash != "sigmoid":
-            drawn = gumbel_noise(steps, batch, gate.rows, generator=generator, device=device, dtype=like.dtype)
-            chance = torch.rand(steps, batch, 1, generator=generator, device=device)
-            noise_TBR[..., first:last] = drawn * (chance < p) / temperature
+    options: dict[str, Any] = {"generator": generator, "device": like.device}
+    if unavailable(like) is None:
+        draw = Draw(torch.randint(0, 2**62, (1,), generator=generator), _places(spec, gates), p, 1.0)
+        noise_TBR = draw.rows(steps * batch, spec.rows, like).view(steps, batch, spec.rows)
+    else:
+        noise_TBR = like.new_zeros(steps, batch, spec.rows)
+        for first, last in _places(spec, gates):
+            shape = (steps, batch, last - first)
+            drawn = logistic_noise(*shape, dtype=like.dtype, **options)
+            noise_TBR[..., first:last] = drawn * (torch.rand(shape, **options) < p)
+    start = 0
+    for gate in spec.gates:
+        if gate.name in named and gate.squash != "sigmoid":
+            drawn = gumbel_noise(steps, batch, gate.rows, dtype=like.dtype, **options)
+            chance = torch.rand(steps, batch, 1, **options)
+            noise_TBR[..., start : start + gate.rows] = drawn * (chance < p)
+        start += gate.rows
     return noise_TBR
 
 
-def _sparse_logistic(
-    rows: int,
-    columns: int,
-    blocks: list[tuple[int, int]],
-    p: float,
-    temperature: float,
-    like: Tensor,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """[rows, columns]: logistic with probability p in the columns of `blocks`, else 0. A kernel's, where there are kernels."""
-    if unavailable(like) is None:
-        seed = torch.randint(0, 2**62, (), generator=generator)
-        edges = [edge for block in blocks for edge in block]
-        return torch.ops.gatedrnn.logistic_noise(seed, rows, columns, edges, p, 1.0 / temperature, like)
-    noise = like.new_zeros(rows, columns)
-    options: dict[str, Any] = {"generator": generator, "device": like.device}
-    for first, last in blocks:
-        drawn = logistic_noise(rows, last - first, dtype=like.dtype, **options)
-        noise[:, first:last] = drawn * (torch.rand(rows, last - first, **options) < p) / temperature
-    return noise
+def _places(spec: Spec, gates: Gates) -> tuple[tuple[int, int], ...]:
+    """First and last + 1 row of each perturbed sigmoid gate."""
+    named = spec.perturbed(gates)
+    places, start = [], 0
+    for gate in spec.gates:
+        if gate.name in named and gate.squash == "sigmoid":
+            places.append((start, start + gate.rows))
+        start += gate.rows
+    return tuple(places)
 
 
 def fold_noise(noise_TBR: Tensor | None, gates: Gates, training: bool) -> Tensor | None:

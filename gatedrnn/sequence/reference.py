@@ -32,8 +32,9 @@ def run(request: Request) -> Result:
     spec, state = request.spec, request.state
     params = fold(request.params, spec, request.scale_R)
     x_gates_TBR = F.linear(request.x_TBD, params.weight_ih, params.bias_ih)
-    if request.noise_TBR is not None:
-        x_gates_TBR = x_gates_TBR + request.noise_TBR
+    noise_TBR = request.noise_TBR()
+    if noise_TBR is not None:
+        x_gates_TBR = x_gates_TBR + noise_TBR
     rows = spec.recurrent_rows
     U = params.weight_hh[:rows]
     b = None if params.bias_hh is None else params.bias_hh[:rows]

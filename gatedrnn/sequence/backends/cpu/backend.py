@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.backends.cpu.plan import Plan, biases, in_columns, plan_for, rotated, trace
-from gatedrnn.sequence.perturb import fold_extra
+from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.request import Request, Result
 
 
@@ -48,11 +48,14 @@ class Cpu:
             scale = in_columns(plan, scale)
             bias = bias * scale
         states = [s if order is None else s.index_select(0, order) for s in request.state]
-        noise = None if request.noise_TBR is None else rotated(plan, _tokens(request.noise_TBR, index))
+        draw = request.noise if isinstance(request.noise, Draw) and index is None else None
+        noise = None if draw else request.noise_TBR()
+        noise = None if noise is None else rotated(plan, _tokens(noise, index))
         grad = torch.is_grad_enabled()
         h_NH, gates_NG, _, h_n, c_n = torch.ops.gatedrnn.recurrence(
             _tokens(request.x_TBD, index), p.weight_ih, p.weight_hh, bias, scale, extra,
-             states[0], states[1] if len(states) > 1 else None, noise, offsets, previous, T, plan.text(),
+             states[0], states[1] if len(states) > 1 else None, noise,
+            *_drawn(plan, draw), offsets, previous, T, plan.text(),
             request.reverse, grad or request.return_gates, not grad and scale is None,
         )  # fmt: skip
         finals = [h_n, c_n][: len(states)]
@@ -67,6 +70,14 @@ class Cpu:
                 dead = torch.arange(T)[:, None] >= request.lengths_B
                 gates = {name: gate.masked_fill(dead[..., None], 0) for name, gate in gates.items()}
         return Result(_padded(h_NH, index, T, B), tuple(finals), gates)
+
+
+def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int], list[float]]:
+    """Seed, columns of each block, probability and scale, as the operator takes them."""
+    if draw is None:
+        return None, [], []
+    starts = [((first - plan.shift) % plan.columns_x, last - first) for first, last in draw.blocks]
+    return draw.seed, [edge for start, width in starts for edge in (start, start + width)], [draw.probability, draw.scale]
 
 
 def _tokens(values_TBX: Tensor, index: Tensor | None) -> Tensor:

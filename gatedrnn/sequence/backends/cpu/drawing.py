@@ -7,31 +7,35 @@ from numba import njit
 
 from gatedrnn.sequence.backends.cpu.functions import log
 from gatedrnn.sequence.backends.cpu.product import share
-from gatedrnn.sequence.backends.cpu.simd import choose_positive, lanes, philox, splat, store, thread, threads
+from gatedrnn.sequence.backends.cpu.simd import choose_positive, lanes, load, philox, splat, store, thread, threads
 
 
 def draw(N, R, blocks, seed, starts, chance, out):
     """out[n, starts[2k] … starts[2k + 1] − 1]: scale · logit(u / p) where u < p, else 0; u uniform; chance: p, 1 / p, scale."""
-    W = lanes(out)
     q, parts = thread(), threads()
     for n in range(share(N, q, parts), share(N, q + 1, parts)):
         for k in range(blocks):
-            start, width = starts[2 * k], starts[2 * k + 1] - starts[2 * k]
-            quarter = (width + 3) // 4  # a counter gives four numbers, a quarter of the block apart
-            row = out + (n * R + start)
-            for c in range(0, quarter, W):
-                a, b, d, e = philox(out, seed, n * blocks + k, c)
-                m = min(W, quarter - c)
-                _put(row, c, min(m, width - c), a, chance)
-                _put(row, c + quarter, min(m, width - c - quarter), b, chance)
-                _put(row, c + 2 * quarter, min(m, width - c - 2 * quarter), d, chance)
-                _put(row, c + 3 * quarter, min(m, width - c - 3 * quarter), e, chance)
+            draw_block(n * blocks + k, out + (n * R + starts[2 * k]), starts[2 * k + 1] - starts[2 * k], seed, chance, 0)
+
+
+@njit
+def draw_block(number, row, width, seed, chance, add):
+    """row[0 … width − 1] = (or +=, if `add`) the noise of block `number`."""
+    W = lanes(row)
+    quarter = (width + 3) // 4  # a counter gives four numbers, a quarter of the block apart
+    for c in range(0, quarter, W):
+        a, b, d, e = philox(row, seed, number, c)
+        m = min(W, quarter - c)
+        _put(row + c, min(m, width - c), a, chance, add)
+        _put(row + (c + quarter), min(m, width - c - quarter), b, chance, add)
+        _put(row + (c + 2 * quarter), min(m, width - c - 2 * quarter), d, chance, add)
+        _put(row + (c + 3 * quarter), min(m, width - c - 3 * quarter), e, chance, add)
 
 
 @njit(forceinline=True)
-def _put(row, at, n, u, chance):
+def _put(row, n, u, chance, add):
     if n > 0:
         p = splat(row, chance[0])
-        v = u / p
-        inside = choose_positive(p - u, v, 0.5)
-        store(row + at, log(inside / (1.0 - inside)) * splat(row, chance[2]), n)
+        inside = choose_positive(p - u, u * splat(row, chance[1]), 0.5)
+        noise = log(inside / (1.0 - inside)) * splat(row, chance[2])
+        store(row, noise + load(row, n) if add else noise, n)

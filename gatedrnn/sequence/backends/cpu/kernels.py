@@ -70,8 +70,8 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
 _NAMES = {
     "draw": "N R blocks seed starts chance out",
     "forward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy scaled cells "
-        "offsets prev x W U PW PU scale bias noise extra G out cs h0 c0 hn cn scratch scratch_size"
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy blocks seed scaled cells "
+        "offsets prev x W U PW PU scale bias noise starts chance extra G out cs h0 c0 hn cn scratch scratch_size"
     ),
     "backward": (
         "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall keep need_dx scaled offsets "

@@ -13,6 +13,7 @@ Dimensions: T steps, B batch, N tokens, D input, H hidden; G columns of a row of
 
 from numba import njit
 
+from gatedrnn.sequence.backends.cpu.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.product import M_BLOCK, multiply, multiply_transposed, pack, pack_transposed, share
 from gatedrnn.sequence.backends.cpu.simd import barrier, lanes, load, store, thread, threads
 
@@ -39,19 +40,21 @@ def _copy(source, target, n):
 
 
 @njit
-def _add(a, b, target, n):
-    W = lanes(a)
+def _add(source, target, n):
+    W = lanes(source)
     for j in range(0, n, W):
         m = min(W, n - j)
-        store(target + j, load(a + j, m) + load(b + j, m), m)
+        store(target + j, load(target + j, m) + load(source + j, m), m)
 
 
 @njit
-def _scale_panels(P, scale, K, N, panel, first, last):
-    """Multiply every column of packed panels by its scale."""
+def _pack_weight(A, K, N, shift, P, scale, scaled, panel, q, parts):
+    """This thread's panels of the transpose of A [N, K], every column times its scale."""
     W = lanes(P)
-    for p in range(first, last):
-        for v in range(0, panel, W):
+    panels = _panels(N, panel)
+    for p in range(share(panels, q, parts), share(panels, q + 1, parts)):
+        pack_transposed(A, K, K, N, shift, P, panel, p, p + 1)
+        for v in range(0, panel if scaled else 0, W):
             n = p * panel + v
             factor = load(scale + n, max(0, min(W, N - n)))
             for k in range(K):
@@ -74,7 +77,7 @@ def forward_loop(row, second_row):
 
     def forward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, packed, noisy,
-        scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
+        blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
         edge = scratch + q * scratch_size
@@ -82,30 +85,23 @@ def forward_loop(row, second_row):
         px, p1, p2 = _panels(columns_x, panel), _panels(columns_1, panel), _panels(columns_2, panel)
         PU2 = PU + p1 * panel * H
         if not packed:
-            pack_transposed(W, D, D, columns_x, shift, PW, panel, share(px, q, parts), share(px, q + 1, parts))
-            pack_transposed(U, H, H, columns_1, 0, PU, panel, share(p1, q, parts), share(p1, q + 1, parts))
-            if columns_2:
-                U2 = U + columns_1 * H
-                pack_transposed(U2, H, H, columns_2, 0, PU2, panel, share(p2, q, parts), share(p2, q + 1, parts))
-        if scaled and not packed:
-            _scale_panels(PW, scale, D, columns_x, panel, share(px, q, parts), share(px, q + 1, parts))
-            s1 = scale + first_1
-            _scale_panels(PU, s1, H, columns_1, panel, share(p1, q, parts), share(p1, q + 1, parts))
-            _scale_panels(PU2, s1 + columns_1, H, columns_2, panel, share(p2, q, parts), share(p2, q + 1, parts))
+            _pack_weight(W, D, columns_x, shift, PW, scale, scaled, panel, q, parts)
+            _pack_weight(U, H, columns_1, 0, PU, scale + first_1, scaled, panel, q, parts)
+            _pack_weight(
+                U + columns_1 * H, H, columns_2, 0, PU2, scale + (first_1 + columns_1), scaled, panel, q, parts
+            )
         tokens = offsets[T]
         first, last = share(px, q, parts), share(px, q + 1, parts)
-        begin = first * panel
-        width = min(columns_x, last * panel) - begin
         for m0 in range(0, tokens, M_BLOCK):
             m = min(M_BLOCK, tokens - m0)
-            for n in range(m0, m0 + m):
-                if width > 0:
-                    if noisy:
-                        _add(bias + begin, noise + (n * columns_x + begin), G + (n * ldg + begin), width)
-                    else:
-                        _copy(bias + begin, G + (n * ldg + begin), width)
-                if q == parts - 1:
-                    _copy(bias + columns_x, G + (n * ldg + columns_x), columns - columns_x)
+            for n in range(m0 + share(m, q, parts), m0 + share(m, q + 1, parts)):
+                g = G + n * ldg
+                _copy(bias, g, columns)
+                if noisy:
+                    _add(noise + n * columns_x, g, columns_x)
+                for k in range(blocks):
+                    draw_block(n * blocks + k, g + starts[2 * k], starts[2 * k + 1] - starts[2 * k], seed, chance, 1)
+            barrier()
             multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge)
         barrier()
         f1, l1 = share(p1, q, parts), share(p1, q + 1, parts)

@@ -72,6 +72,20 @@ def _room(own: bool, w: int, u: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
     return borrowed[:w], borrowed[w:]
 
 
+def _draw_values(seed: Tensor | None, blocks: list[int], chance: list[float], dtype: torch.dtype) -> dict[str, Any]:
+    """The loop's arguments for noise to be drawn; none if `seed` is None."""
+    if seed is None:
+        return {"blocks": 0, "seed": 0, "starts": None, "chance": None}
+    p, scale = chance
+    starts = torch.tensor(blocks, dtype=torch.int64)
+    return {
+        "blocks": len(blocks) // 2,
+        "seed": int(seed),
+        "starts": starts,
+        "chance": torch.tensor([p, 1.0 / p, scale], dtype=dtype),
+    }
+
+
 @torch.library.custom_op("gatedrnn::recurrence", mutates_args=())
 def recurrence(
     x_ND: Tensor,
@@ -83,6 +97,9 @@ def recurrence(
     h0_BH: Tensor,
     c0_BH: Tensor | None,
     noise_NR: Tensor | None,
+    seed: Tensor | None,
+    blocks: list[int],
+    chance: list[float],
     offsets: Tensor | None,
     previous: Tensor | None,
     steps: int,
@@ -100,6 +117,7 @@ def recurrence(
         extra: peephole weights [3H], scaled.
         h0_BH, c0_BH: initial states, longest sequence first.
         noise_NR: ε / τ, in the kernel's columns.
+        seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ.
         offsets, previous: int64 [T + 1] and [N], see `loops`; None where every sequence has all T steps.
         steps: T.
         plan: `Plan.text()`.
@@ -127,6 +145,7 @@ def recurrence(
         "packed": found is not None,
         "noise": noise_NR if noise_NR is None else noise_NR.contiguous(),
         "noisy": noise_NR is not None,
+        **_draw_values(seed, blocks, chance, dtype),
         "cells": p.cells,
         "offsets": offsets,
         "prev": previous,
@@ -158,7 +177,8 @@ def recurrence(
 
 @recurrence.register_fake
 def _recurrence_fake(
-    x_ND, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_NR, offsets, previous, steps, plan, reverse, keep, reuse
+    x_ND, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_NR, seed, blocks,
+    chance, offsets, previous, steps, plan, reverse, keep, reuse,
 ):  # fmt: skip
     p = Plan.of(plan)
     N, B, H, ldg = x_ND.shape[0], h0_BH.shape[0], p.hidden, _round_up(p.columns, _ALIGN)
@@ -280,8 +300,7 @@ def logistic_noise(
     edges = [0, *blocks, columns]
     for a, b in zip(edges[::2], edges[1::2], strict=True):
         out[:, a:b].zero_()
-    values = {"N": rows, "R": columns, "blocks": len(blocks) // 2, "seed": int(seed), "out": out}
-    values |= {"starts": torch.tensor(blocks), "chance": like.new_tensor([chance, 1.0 / chance, scale])}
+    values = {"N": rows, "R": columns, "out": out, **_draw_values(seed, blocks, [chance, scale], out.dtype)}
     kernel("noise", "draw", best(), out.dtype)(1 if out.numel() < _ALONE else team.size(), values)
     return out
 
@@ -292,7 +311,7 @@ def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, W, U, _, scale, extra, h0, c0, noise, offsets, previous, steps, plan, reverse, _, _ = inputs
+    x, W, U, _, scale, extra, h0, c0, noise, _, _, _, offsets, previous, steps, plan, reverse, _, _ = inputs
     h, gates, cells, _, _ = output
     ctx.save_for_backward(x, W, U, scale, extra, h0, c0, gates, cells, h, offsets, previous)
     ctx.set_materialize_grads(False)
@@ -308,7 +327,7 @@ def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n:
     )  # fmt: skip
     return (
         dx if ctx.needs_input_grad[0] else None, dW, dU, d_bias, None, None if extra is None else d_extra, dh,
-        None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None, None,
+        None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None, None, None, None, None,
     )  # fmt: skip
 
 
