@@ -22,9 +22,12 @@ class Cpu:
         weight = request.params.weight_hh
         if x.device != weight.device:
             return f"the input is on {x.device}, the weights on {weight.device}"
-        if torch.is_autocast_enabled("cpu"):
-            return "autocast"
-        if x.dtype != weight.dtype:
+        if _half() and weight.dtype == torch.float32:
+            if x.dtype not in (torch.float32, torch.bfloat16):
+                return f"the input is {x.dtype}"
+        elif torch.is_autocast_enabled("cpu"):
+            return f"autocast to {torch.get_autocast_dtype('cpu')} of weights in {weight.dtype}"
+        elif x.dtype != weight.dtype:
             return f"the input is {x.dtype}, the weights {weight.dtype}"
         plan = plan_for(request.cell.step, request.spec)
         return plan if isinstance(plan, str) else unavailable(weight)
@@ -51,12 +54,12 @@ class Cpu:
         draw = request.noise if isinstance(request.noise, Draw) and index is None else None
         noise = None if draw else request.noise_TBR()
         noise = None if noise is None else rotated(plan, _tokens(noise, index))
-        grad = torch.is_grad_enabled()
+        grad, half = torch.is_grad_enabled(), _half()
         h_NH, gates_NG, _, h_n, c_n = torch.ops.gatedrnn.recurrence(
-            _tokens(request.x_TBD, index), p.weight_ih, p.weight_hh, bias, scale, extra,
+            _tokens(request.x_TBD.to(p.weight_ih.dtype), index), p.weight_ih, p.weight_hh, bias, scale, extra,
              states[0], states[1] if len(states) > 1 else None, noise,
             *_drawn(plan, draw), offsets, previous, T, plan.text(),
-            request.reverse, grad or request.return_gates, not grad and scale is None,
+            request.reverse, grad or request.return_gates, not grad and scale is None, half,
         )  # fmt: skip
         finals = [h_n, c_n][: len(states)]
         if order is not None:
@@ -70,6 +73,11 @@ class Cpu:
                 dead = torch.arange(T)[:, None] >= request.lengths_B
                 gates = {name: gate.masked_fill(dead[..., None], 0) for name, gate in gates.items()}
         return Result(_padded(h_NH, index, T, B), tuple(finals), gates)
+
+
+def _half() -> bool:
+    """Whether products are wanted in bfloat16: under autocast to it."""
+    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
 def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int], list[float]]:

@@ -21,7 +21,7 @@ from gatedrnn.sequence.backends.cpu.target import Target
 
 _LOADED: list[Any] = []  # engines live as long as the process
 _SUM_BYTES = 32
-EXTERNAL = ("tile", "strip")
+EXTERNAL = ("tile", "strip", "configure", "keep", "restore")
 
 
 def cache_folder() -> Path:

@@ -12,11 +12,13 @@ from torch import Tensor
 from gatedrnn.sequence.backends.cpu import build, team
 from gatedrnn.sequence.backends.cpu.target import Target
 
+KINDS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
+_PACKED = ("PW", "PU", "P", "shared", "left")  # in the precision of the products
 _POINTERS_TO_INT = ("offsets", "prev", "starts")
 _INTEGERS = {
     *("T", "D", "H", "K", "C", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns", "shift"),
-    *("ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "keep", "need_dx", "grad_h_stride", "grad_g_stride", "extra_size"),
-    *("scratch_size", "N", "R", "blocks", "seed"),
+    *("ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "grad_h_stride", "grad_g_stride", "extra_size"),
+    *("scratch_size", "left_size", "N", "R", "blocks", "seed"),
 }
 
 
@@ -70,25 +72,27 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
 _NAMES = {
     "draw": "N R blocks seed starts chance out",
     "forward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy blocks seed scaled cells "
-        "offsets prev x W U PW PU scale bias noise starts chance extra G out cs h0 c0 hn cn scratch scratch_size"
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy blocks seed "
+        "scaled cells offsets prev x W U PW PU scale bias noise starts chance extra G out cs h0 c0 hn cn scratch "
+        "scratch_size left left_size"
     ),
     "backward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall keep need_dx scaled offsets "
-        "prev x W U P scale extra G out cs h0 c0 grad_h grad_h_stride grad_g grad_g_stride dh dc dG dx dW dU db_x db_h d_extra "
-        "extra_size shared scratch scratch_size"
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall carries need_dx scaled offsets prev "
+        "x W U P scale extra G out cs h0 c0 grad_h grad_h_stride grad_g grad_g_stride dh dc dG dx dW dU db_x db_h d_extra "
+        "extra_size shared scratch scratch_size left left_size"
     ),
 }
 
 
 @functools.cache
-def kernel(name: str, direction: str, target: Target, dtype: torch.dtype) -> Kernel:
+def kernel(name: str, direction: str, target: Target, products: torch.dtype) -> Kernel:
     """The loop `direction` of cell kernel `name`, compiled now, or loaded from the cache.
 
+    Args: products: float32, float64, or bfloat16 (everything but the products is float32 then).
     Raises: DataError: the cache folder cannot be written. ImportError: Numba is missing.
     """
     team.link()
-    double = dtype == torch.float64
+    kind = KINDS[products]
 
     def make() -> bytes:
         from numba.core import types
@@ -97,11 +101,16 @@ def kernel(name: str, direction: str, target: Target, dtype: torch.dtype) -> Ker
         from gatedrnn.sequence.backends.cpu.tiles import tile_module
 
         function = _loop(name, direction)
-        names = list(inspect.signature(function).parameters)
-        real = Ptr(types.float64 if double else types.float32, target.lanes // 2 if double else target.lanes)
-        whole = Ptr(types.int64, 1)
-        kinds = [types.intp if n in _INTEGERS else whole if n in _POINTERS_TO_INT else real for n in names]
-        return build.compile_entry(function, kinds, target, tile_module(target, double))
+        real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
+        packed = Ptr(types.uint32, target.lanes) if kind == "bf16" else real
 
-    code = build.cached(f"{name}-{direction}-{'f64' if double else 'f32'}", target, make)
+        def of(argument: str) -> Any:
+            if argument in _INTEGERS:
+                return types.intp
+            return Ptr(types.int64, 1) if argument in _POINTERS_TO_INT else packed if argument in _PACKED else real
+
+        kinds = [of(argument) for argument in inspect.signature(function).parameters]
+        return build.compile_entry(function, kinds, target, tile_module(target, kind))
+
+    code = build.cached(f"{name}-{direction}-{kind}", target, make)
     return Kernel(build.load(code, "entry", target), tuple(_NAMES[direction].split()))

@@ -11,18 +11,36 @@ Dimensions: T steps, B batch, N tokens, D input, H hidden; G columns of a row of
     shift      column n belongs to row n + shift of W, the last ones to the first rows
 """
 
-from numba import njit
+from typing import Any
+
+from numba import njit, types
+from numba.extending import overload
 
 from gatedrnn.sequence.backends.cpu.drawing import draw_block
-from gatedrnn.sequence.backends.cpu.product import M_BLOCK, multiply, multiply_transposed, pack, pack_transposed, share
-from gatedrnn.sequence.backends.cpu.simd import barrier, lanes, load, store, thread, threads
+from gatedrnn.sequence.backends.cpu.product import (
+    M_BLOCK,
+    ceil_div,
+    depth,
+    multiply,
+    multiply_transposed,
+    pack,
+    pack_transposed,
+    share,
+)
+from gatedrnn.sequence.backends.cpu.simd import (
+    barrier,
+    keep,
+    lanes,
+    load,
+    pairs,
+    restore,
+    store,
+    thread,
+    threads,
+)
 
 _TOKENS = 256  # tokens a weight gradient takes in at once
-
-
-@njit
-def _panels(columns, panel):
-    return (columns + panel - 1) // panel
+_REGISTERS = 16  # reals that hold a layout of matrix registers
 
 
 @njit
@@ -48,21 +66,6 @@ def _add(source, target, n):
 
 
 @njit
-def _pack_weight(A, K, N, shift, P, scale, scaled, panel, q, parts):
-    """This thread's panels of the transpose of A [N, K], every column times its scale."""
-    W = lanes(P)
-    panels = _panels(N, panel)
-    for p in range(share(panels, q, parts), share(panels, q + 1, parts)):
-        pack_transposed(A, K, K, N, shift, P, panel, p, p + 1)
-        for v in range(0, panel if scaled else 0, W):
-            n = p * panel + v
-            factor = load(scale + n, max(0, min(W, N - n)))
-            for k in range(K):
-                to = P + ((p * K + k) * panel + v)
-                store(to, load(to, W) * factor, W)
-
-
-@njit
 def _scale_rows(A, scale, rows, columns, lda):
     W = lanes(A)
     for r in range(rows):
@@ -78,20 +81,25 @@ def forward_loop(row, second_row):
     def forward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, packed, noisy,
         blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
+        left, left_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
-        edge = scratch + q * scratch_size
+        registers = scratch + q * scratch_size
+        edge = registers + _REGISTERS
+        keep(registers)
         work = edge + tall * panel
-        px, p1, p2 = _panels(columns_x, panel), _panels(columns_1, panel), _panels(columns_2, panel)
-        PU2 = PU + p1 * panel * H
-        if not packed:
-            _pack_weight(W, D, columns_x, shift, PW, scale, scaled, panel, q, parts)
-            _pack_weight(U, H, columns_1, 0, PU, scale + first_1, scaled, panel, q, parts)
-            _pack_weight(
-                U + columns_1 * H, H, columns_2, 0, PU2, scale + (first_1 + columns_1), scaled, panel, q, parts
-            )
-        tokens = offsets[T]
+        px, p1, p2 = ceil_div(columns_x, panel), ceil_div(columns_1, panel), ceil_div(columns_2, panel)
+        PU2 = PU + p1 * panel * depth(PU, H)
+        own = left + q * left_size
         first, last = share(px, q, parts), share(px, q + 1, parts)
+        f1, l1 = share(p1, q, parts), share(p1, q + 1, parts)
+        f2, l2 = share(p2, q, parts), share(p2, q + 1, parts)
+        if not packed:
+            s1, s2 = scale + first_1, scale + (first_1 + columns_1)
+            pack_transposed(W, D, D, columns_x, shift, scale, scaled, PW, panel, first, last)
+            pack_transposed(U, H, H, columns_1, 0, s1, scaled, PU, panel, f1, l1)
+            pack_transposed(U + columns_1 * H, H, H, columns_2, 0, s2, scaled, PU2, panel, f2, l2)
+        tokens = offsets[T]
         for m0 in range(0, tokens, M_BLOCK):
             m = min(M_BLOCK, tokens - m0)
             for n in range(m0 + share(m, q, parts), m0 + share(m, q + 1, parts)):
@@ -102,10 +110,8 @@ def forward_loop(row, second_row):
                 for k in range(blocks):
                     draw_block(n * blocks + k, g + starts[2 * k], starts[2 * k + 1] - starts[2 * k], seed, chance, 1)
             barrier()
-            multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge)
+            multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge, own)
         barrier()
-        f1, l1 = share(p1, q, parts), share(p1, q + 1, parts)
-        f2, l2 = share(p2, q, parts), share(p2, q + 1, parts)
         before = 0  # rows of the step before
         start_before = 0
         for s in range(T):
@@ -113,9 +119,9 @@ def forward_loop(row, second_row):
             start, m = offsets[t], offsets[t + 1] - offsets[t]
             old = min(before, m)
             g = G + (start * ldg + first_1)
-            multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, f1, l1, 1, edge)
+            multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, f1, l1, 1, edge, own)
             multiply(
-                h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, f1, l1, 1, edge
+                h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, f1, l1, 1, edge, own
             )
             barrier()
             b0, b1 = share(m, q, parts), share(m, q + 1, parts)
@@ -124,7 +130,7 @@ def forward_loop(row, second_row):
                 row(G + n * ldg, h_prev, c_prev, cs + n * H, out + n * H, extra, work, H, K, C, hard)
             if columns_2:
                 barrier()
-                multiply(cs + start * H, H, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge)
+                multiply(cs + start * H, H, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge, own)
                 barrier()
                 for n in range(start + b0, start + b1):
                     h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H)
@@ -137,15 +143,44 @@ def forward_loop(row, second_row):
                         _copy(cs + (start + b) * H, cn + b * H, H)
             before, start_before = m, start
             barrier()
+        restore(registers)
 
     return forward
 
 
+def _pack_states(
+    states: Any, first: Any, prev: Any, K: Any, N: Any, P: Any, panel: Any, begin: Any, end: Any
+) -> None:
+    """Panels begin … end − 1 of the [K, N] matrix of the states before K tokens."""
+
+
+@overload(_pack_states, strict=False)
+def _pack_states_impl(states, first, prev, K, N, P, panel, begin, end):
+    def reals(states, first, prev, K, N, P, panel, begin, end):
+        for k in range(K):
+            pack(_row(states, first, k, prev, N), N, 1, N, 0, P + k * panel, K, panel, begin, end)
+
+    def halves(states, first, prev, K, N, P, panel, begin, end):
+        W = lanes(states)
+        rows = depth(P, K)
+        for k in range(rows):
+            low = _row(states, first, min(2 * k, K - 1), prev, N)
+            high = _row(states, first, min(2 * k + 1, K - 1), prev, N)
+            for p in range(begin, end):
+                for v in range(0, panel, W):
+                    n = p * panel + v
+                    width = max(0, min(W, N - n))
+                    x, y = load(low + n, width if 2 * k < K else 0), load(high + n, width if 2 * k + 1 < K else 0)
+                    store(P + ((p * rows + k) * panel + v), pairs(x, y), W)
+
+    return reals if isinstance(P.real, types.Float) else halves
+
+
 @njit
-def _weight_gradient(A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, work, edge, q, parts):
+def _weight_gradient(A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts):
     """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns. `shifted`: B are states, of which each token takes the one before."""
-    strips, panels, blocks = _panels(M, tall), _panels(D, panel), _panels(tokens, _TOKENS)
-    s0, s1 = share(strips, q, parts), share(strips, q + 1, parts)
+    bands, panels, blocks = ceil_div(M, tall), ceil_div(D, panel), ceil_div(tokens, _TOKENS)
+    s0, s1 = share(bands, q, parts), share(bands, q + 1, parts)
     p0, p1 = share(panels, q, parts), share(panels, q + 1, parts)
     for m in range(s0 * tall, min(M, s1 * tall)):
         sums[m] = 0.0
@@ -154,14 +189,13 @@ def _weight_gradient(A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, pac
         k = k1 - k0
         barrier()
         if shifted:
-            for n in range(k0, k1):
-                pack(_row(B, first, n, prev, D), D, 1, D, 0, packed + (n - k0) * panel, k, panel, p0, p1)
+            _pack_states(B, first, prev + k0, k, D, packed, panel, p0, p1)
         else:
-            pack(B + k0 * D, D, k, D, 0, packed, k, panel, p0, p1)
+            pack(B + k0 * D, D, k, D, 0, packed, depth(packed, k), panel, p0, p1)
         barrier()
         add = 1 if block else 0
         multiply_transposed(
-            A + k0 * ldg, ldg, M, packed, k, C, D, D, panel, tall, s0, s1, add, work, sums, edge
+            A + k0 * ldg, ldg, M, packed, k, C, D, D, panel, tall, s0, s1, add, strips, sums, edge
         )
 
 
@@ -169,21 +203,25 @@ def backward_loop(row, second_row):
     """The backward pass of a cell whose step's derivative is `row`, then, where columns_2 > 0, `second_row`."""
 
     def backward(
-        T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, keep, need_dx,
+        T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, carries, need_dx,
         scaled, offsets, prev, x, W, U, P, scale, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g, grad_g_stride,
-        dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size,
+        dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size, left, left_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
-        edge = scratch + q * scratch_size
+        registers = scratch + q * scratch_size
+        edge = registers + _REGISTERS
+        keep(registers)
         work = edge + tall * panel
         own_extra = d_extra + q * extra_size
         columns = max(columns_x, first_1 + columns_1 + columns_2)
-        ph = _panels(H, panel)
-        P2 = P + ph * panel * columns_1
+        ph = ceil_div(H, panel)
+        deep_1, deep_2 = depth(P, columns_1), depth(P, columns_2)
+        P2 = P + ph * panel * deep_1
+        own = left + q * left_size
         f, l = share(ph, q, parts), share(ph, q + 1, parts)
-        pack(U, H, columns_1, H, 0, P, columns_1, panel, f, l)
+        pack(U, H, columns_1, H, 0, P, deep_1, panel, f, l)
         if columns_2:
-            pack(U + columns_1 * H, H, columns_2, H, 0, P2, columns_2, panel, f, l)
+            pack(U + columns_1 * H, H, columns_2, H, 0, P2, deep_2, panel, f, l)
         for s in range(T):
             t = s if reverse else T - 1 - s
             start, m = offsets[t], offsets[t + 1] - offsets[t]
@@ -200,7 +238,7 @@ def backward_loop(row, second_row):
             barrier()
             g = dG + (start * ldg + first_1)
             if columns_2:
-                multiply(g + columns_1, ldg, m, P2, columns_2, dc, H, H, panel, tall, f, l, 0, edge)
+                multiply(g + columns_1, ldg, m, P2, columns_2, dc, H, H, panel, tall, f, l, 0, edge, own)
                 barrier()
                 for b in range(b0, b1):
                     n = start + b
@@ -212,25 +250,26 @@ def backward_loop(row, second_row):
                 if scaled:
                     _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
                 barrier()
-            multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, f, l, keep, edge)
+            multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, f, l, carries, edge, own)
             barrier()
         tokens = offsets[T]
         _weight_gradient(
-            dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, work, edge, q, parts
+            dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts
         )
         _weight_gradient(
-            dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, work, edge, q, parts
+            dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
         )
         if columns_2:
             _weight_gradient(
                 dG + (first_1 + columns_1), ldg, columns_2, tokens, cs, cs, prev, 0, H, dU + columns_1 * H,
-                db_h + columns_1, shared, panel, tall, work, edge, q, parts,
+                db_h + columns_1, shared, panel, tall, own, edge, q, parts,
             )  # fmt: skip
         if need_dx:
-            pd = _panels(D, panel)
+            pd = ceil_div(D, panel)
             f, l = share(pd, q, parts), share(pd, q + 1, parts)
             barrier()
-            pack(W, D, columns_x, D, shift, P, columns_x, panel, f, l)
-            multiply(dG, ldg, tokens, P, columns_x, dx, D, D, panel, tall, f, l, 0, edge)
+            pack(W, D, columns_x, D, shift, P, depth(P, columns_x), panel, f, l)
+            multiply(dG, ldg, tokens, P, columns_x, dx, D, D, panel, tall, f, l, 0, edge, own)
+        restore(registers)
 
     return backward

@@ -17,7 +17,7 @@ from gatedrnn.sequence.backends.cpu.target import Target, best
 
 _ALIGN = 16  # reals: rows of gates begin on a cache line
 _ALONE = 1 << 18  # multiply-adds that one thread does before another is awake
-_M_BLOCK, _TOKENS = 96, 256
+_M_BLOCK, _TOKENS, _GRAIN, _REGISTERS = 96, 256, 16, 16  # as in product.py and loops.py, which import Numba
 
 
 def _round_up(n: int, step: int) -> int:
@@ -46,22 +46,36 @@ def _tokens(
     return offsets.contiguous(), previous.contiguous()
 
 
-def _scratch(plan: Plan, target: Target, panel: int) -> int:
-    """Reals each thread needs for itself: a tile, and either a cell's row of work or strips of a transposed product."""
-    row = 6 * (plan.hidden + target.lanes) + 2 * plan.split_points
-    return _round_up(target.rows * panel + max(row, _M_BLOCK * _TOKENS), _ALIGN)
+def _depth(rows: int, products: torch.dtype) -> int:
+    """Rows of a panel: `depth` of product.py."""
+    return _round_up(-(-rows // 2), _GRAIN) if products == torch.bfloat16 else rows
 
 
-def _common(plan: Plan, reverse: bool, target: Target, dtype: torch.dtype) -> dict[str, Any]:
-    panel = target.panel // (2 if dtype == torch.float64 else 1)
+def _common(p: Plan, width: int, reverse: bool, threads: int, target: Target, products: torch.dtype) -> dict[str, Any]:
+    """Arguments of both loops: sizes, and each thread's scratch: a tile and a cell's row of work; a block of a left factor."""
+    panel = target.panel // (2 if products == torch.float64 else 1)
+    tall = 32 if products == torch.bfloat16 and target.half == "amx" else target.rows
+    inner = max(width, p.hidden, p.columns) if products == torch.bfloat16 else 0
+    scratch = _round_up(_REGISTERS + tall * panel + 6 * (p.hidden + target.lanes) + 2 * p.split_points, _ALIGN)
+    left = _M_BLOCK * max(_depth(inner, products), _TOKENS)
+    dtype = torch.float64 if products == torch.float64 else torch.float32
     return {
-        **plan.integers(),
+        **p.integers(),
+        "D": width,
         "reverse": reverse,
-        "ldg": _round_up(plan.columns, _ALIGN),
+        "ldg": _round_up(p.columns, _ALIGN),
         "panel": panel,
-        "tall": target.rows,
-        "scratch_size": _scratch(plan, target, panel),
+        "tall": tall,
+        "scratch": memory.borrow("scratch", threads * scratch, dtype),
+        "scratch_size": scratch,
+        "left": memory.borrow("left", threads * left, _element(products)),
+        "left_size": left,
     }
+
+
+def _element(products: torch.dtype) -> torch.dtype:
+    """What packed panels hold: reals, or pairs of bfloat16."""
+    return torch.int32 if products == torch.bfloat16 else products
 
 
 def _room(own: bool, w: int, u: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -107,6 +121,7 @@ def recurrence(
     reverse: bool,
     keep: bool,
     reuse: bool,
+    half: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A cell over packed tokens.
 
@@ -123,25 +138,28 @@ def recurrence(
         plan: `Plan.text()`.
         keep: whether gates and cell states are wanted.
         reuse: whether the packed weights may be kept for the next call.
+        half: whether products are in bfloat16 (sums and everything else in float32).
 
     Returns: h [N, H], gate values [N, L], c [N, H], final h and c [B, H]; what is not wanted, or not had, is empty.
     """
     p, target, dtype = Plan.of(plan), best(), x_ND.dtype
-    values = _common(p, reverse, target, dtype)
+    products = torch.bfloat16 if half else dtype
     offsets, previous = _tokens(offsets, previous, steps, len(h0_BH), reverse)
-    N, D, H, ldg, panel = len(x_ND), x_ND.shape[1], p.hidden, values["ldg"], values["panel"]
+    N, D, H = len(x_ND), x_ND.shape[1], p.hidden
     threads = _threads(p, N, D)
+    values = _common(p, D, reverse, threads, target, products)
+    ldg, panel = values["ldg"], values["panel"]
     x_ND, weight_ih, weight_hh = x_ND.contiguous(), weight_ih.contiguous(), weight_hh.contiguous()
     gates = torch.empty(N, ldg, dtype=dtype)
     cells = torch.empty(N if p.cells else 0, H, dtype=dtype)
     output, h_n = torch.empty(N, H, dtype=dtype), torch.empty_like(h0_BH, memory_format=torch.contiguous_format)
     c_n = torch.empty(len(h0_BH) if p.cells else 0, H, dtype=dtype)
     widths = _round_up(p.columns_x, panel), _round_up(p.columns_1, panel) + _round_up(p.columns_2, panel)
-    found = packs.find(weight_ih, weight_hh) if reuse else None
-    packed_w, packed_u = found or _room(reuse, widths[0] * D, widths[1] * H, dtype)
+    found = packs.find(weight_ih, weight_hh, (products, target)) if reuse else None
+    room = (widths[0] * _depth(D, products), widths[1] * _depth(H, products), _element(products))
+    packed_w, packed_u = found or _room(reuse, *room)
     values |= {
         "T": steps,
-        "D": D,
         "packed": found is not None,
         "noise": noise_NR if noise_NR is None else noise_NR.contiguous(),
         "noisy": noise_NR is not None,
@@ -165,11 +183,10 @@ def recurrence(
         "c0": None if c0_BH is None else c0_BH.contiguous(),
         "hn": h_n,
         "cn": c_n,
-        "scratch": memory.borrow("scratch", threads * values["scratch_size"], dtype),
     }
-    kernel(p.kernel, "forward", target, dtype)(threads, values)
+    kernel(p.kernel, "forward", target, products)(threads, values)
     if reuse and found is None:
-        packs.keep(weight_ih, weight_hh, packed_w, packed_u)
+        packs.keep(weight_ih, weight_hh, (products, target), packed_w, packed_u)
     if not keep:
         gates, cells = gates.new_empty(0), cells.new_empty(0)
     return output, gates, cells, h_n, c_n
@@ -178,7 +195,7 @@ def recurrence(
 @recurrence.register_fake
 def _recurrence_fake(
     x_ND, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_NR, seed, blocks,
-    chance, offsets, previous, steps, plan, reverse, keep, reuse,
+    chance, offsets, previous, steps, plan, reverse, keep, reuse, half,
 ):  # fmt: skip
     p = Plan.of(plan)
     N, B, H, ldg = x_ND.shape[0], h0_BH.shape[0], p.hidden, _round_up(p.columns, _ALIGN)
@@ -210,36 +227,41 @@ def recurrence_backward(
     reverse: bool,
     need_x: bool,
     need_noise: bool,
+    half: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` for x, W, U, bias, extra, h0, c0 and noise; empty where there is none to give."""
     p, target, dtype = Plan.of(plan), best(), x_ND.dtype
-    values = _common(p, reverse, target, dtype)
+    products = torch.bfloat16 if half else dtype
     offsets, previous = _tokens(offsets, previous, steps, len(h0_BH), reverse)
-    N, D, B, H, ldg, panel = len(x_ND), x_ND.shape[1], len(h0_BH), p.hidden, values["ldg"], values["panel"]
+    N, D, B, H = len(x_ND), x_ND.shape[1], len(h0_BH), p.hidden
     threads = _threads(p, N, D)
+    values = _common(p, D, reverse, threads, target, products)
+    ldg, panel = values["ldg"], values["panel"]
     x_ND, weight_ih, weight_hh = x_ND.contiguous(), weight_ih.contiguous(), weight_hh.contiguous()
     zeros = torch.zeros(max(ldg, H), dtype=dtype)
     dh = torch.zeros(B, H, dtype=dtype) if grad_h_n is None else grad_h_n.clone(memory_format=torch.contiguous_format)
     dc = torch.zeros(B, H, dtype=dtype) if grad_c_n is None else grad_c_n.clone(memory_format=torch.contiguous_format)
     d_gates = memory.borrow("gradient", N * ldg, dtype).view(N, ldg)
     dx = torch.empty(N if need_x else 0, D, dtype=dtype)
-    dW, dU = torch.empty_like(weight_ih), torch.empty_like(weight_hh)
+    fresh = torch.empty_like if N else torch.zeros_like  # an empty batch leaves gradients as they are
+    dW, dU = fresh(weight_ih), fresh(weight_hh)
     db_x, db_h = torch.empty(p.columns_x, dtype=dtype), torch.empty(p.columns_1 + p.columns_2, dtype=dtype)
     d_extra = torch.zeros(threads, 0 if extra is None else len(extra), dtype=dtype)
-    widest, rows = max(D, H), max(p.columns_x * _round_up(D, panel), (p.columns_1 + p.columns_2) * _round_up(H, panel))
+    element, widest = _element(products), _round_up(max(D, H), panel)
+    deep = [_depth(n, products) for n in (p.columns_x, p.columns_1, p.columns_2)]
+    room = max(deep[0] * _round_up(D, panel), (deep[1] + deep[2]) * _round_up(H, panel))
     values |= {
         "T": steps,
-        "D": D,
         "scale": scale_G,
         "scaled": scale_G is not None,
-        "keep": p.carries,
+        "carries": p.carries,
         "need_dx": need_x,
         "offsets": offsets,
         "prev": previous,
         "x": x_ND,
         "W": weight_ih,
         "U": weight_hh,
-        "P": memory.borrow("packed", rows, dtype),
+        "P": memory.borrow("packed", room, element),
         "extra": None if extra is None else extra.contiguous(),
         "G": gates,
         "out": output,
@@ -260,10 +282,9 @@ def recurrence_backward(
         "db_h": db_h,
         "d_extra": d_extra,
         "extra_size": d_extra.shape[1],
-        "shared": memory.borrow("shared", _TOKENS * _round_up(widest, panel), dtype),
-        "scratch": memory.borrow("scratch", threads * values["scratch_size"], dtype),
+        "shared": memory.borrow("shared", _TOKENS * widest, element),
     }
-    kernel(p.kernel, "backward", target, dtype)(threads, values)
+    kernel(p.kernel, "backward", target, products)(threads, values)
     if p.shift:
         dW = dW.roll(p.shift, 0)
     d_bias = torch.cat((db_x, db_h[p.columns_x - p.first_1 :])) if p.columns > p.columns_x else db_x
@@ -280,7 +301,7 @@ def recurrence_backward(
 def _recurrence_backward_fake(
     grad_output, grad_gates, grad_h_n, grad_c_n, x_ND, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, gates, cells,
     output,
-    offsets, previous, steps, plan, reverse, need_x, need_noise,
+    offsets, previous, steps, plan, reverse, need_x, need_noise, half,
 ):  # fmt: skip
     p, new = Plan.of(plan), x_ND.new_empty
     N, B, H = x_ND.shape[0], h0_BH.shape[0], p.hidden
@@ -311,11 +332,11 @@ def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, W, U, _, scale, extra, h0, c0, noise, _, _, _, offsets, previous, steps, plan, reverse, _, _ = inputs
+    x, W, U, _, scale, extra, h0, c0, noise, _, _, _, offsets, previous, steps, plan, reverse, _, _, half = inputs
     h, gates, cells, _, _ = output
     ctx.save_for_backward(x, W, U, scale, extra, h0, c0, gates, cells, h, offsets, previous)
     ctx.set_materialize_grads(False)
-    ctx.steps, ctx.plan, ctx.reverse, ctx.noisy = steps, plan, reverse, noise is not None
+    ctx.steps, ctx.plan, ctx.reverse, ctx.noisy, ctx.half = steps, plan, reverse, noise is not None, half
 
 
 def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n: Any) -> tuple[Any, ...]:
@@ -323,11 +344,11 @@ def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n:
     need_noise = ctx.noisy and ctx.needs_input_grad[8]
     dx, dW, dU, d_bias, d_extra, dh, dc, d_noise = recurrence_backward(
         d_h, d_gates, d_h_n, d_c_n, x, W, U, scale, extra, h0, c0, gates, cells, h, offsets, previous, ctx.steps, ctx.plan,
-        ctx.reverse, ctx.needs_input_grad[0], need_noise,
+        ctx.reverse, ctx.needs_input_grad[0], need_noise, ctx.half,
     )  # fmt: skip
     return (
         dx if ctx.needs_input_grad[0] else None, dW, dU, d_bias, None, None if extra is None else d_extra, dh,
-        None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None, None, None, None, None,
+        None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None, None, None, None, None, None,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ in-place change, `load_state_dict` and optimiser step raise; storage; and a samp
 import os
 import threading
 import weakref
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -24,13 +25,13 @@ class _Pack:
     packed: tuple[Tensor, Tensor]
 
 
-_PACKS: dict[tuple[int, int], _Pack] = {}
+_PACKS: dict[tuple[int, int, Hashable], _Pack] = {}
 _LOCK = threading.Lock()
 
 
-def find(weight_ih: Tensor, weight_hh: Tensor) -> tuple[Tensor, Tensor] | None:
-    """What was packed for these weights as they are now, or None."""
-    pack = _PACKS.get((id(weight_ih), id(weight_hh)))
+def find(weight_ih: Tensor, weight_hh: Tensor, form: Hashable) -> tuple[Tensor, Tensor] | None:
+    """What was packed for these weights as they are now, for products of that form, or None."""
+    pack = _PACKS.get((id(weight_ih), id(weight_hh), form))
     if pack is None or pack.state != _state(weight_ih, weight_hh):
         return None
     weights = (weight_ih, weight_hh)
@@ -40,12 +41,12 @@ def find(weight_ih: Tensor, weight_hh: Tensor) -> tuple[Tensor, Tensor] | None:
     return None
 
 
-def keep(weight_ih: Tensor, weight_hh: Tensor, packed_w: Tensor, packed_u: Tensor) -> None:
+def keep(weight_ih: Tensor, weight_hh: Tensor, form: Hashable, packed_w: Tensor, packed_u: Tensor) -> None:
     """Remember what was packed for these weights as they are now, if they are parameters."""
     weights = (weight_ih, weight_hh)
     if not all(isinstance(weight, nn.Parameter) and not weight.is_inference() for weight in weights):
         return
-    key = (id(weight_ih), id(weight_hh))
+    key = (id(weight_ih), id(weight_hh), form)
     references = tuple(weakref.ref(weight, lambda _: _PACKS.pop(key, None)) for weight in weights)
     pack = _Pack(references, _state(*weights), tuple(_sample(w).clone() for w in weights), (packed_w, packed_u))
     with _LOCK:

@@ -17,7 +17,7 @@ _CONTRACT = ("contract",)
 
 
 class Ptr(types.Type):
-    """The address of reals, read `lanes` at a time, or of int64, read one at a time."""
+    """The address of reals, read `lanes` at a time; of pairs of bfloat16, each in a uint32; or of int64, read one at a time."""
 
     def __init__(self, real: types.Number, lanes: int) -> None:
         self.real, self.lanes = real, lanes
@@ -30,7 +30,7 @@ class Ptr(types.Type):
 
 
 class Vec(types.Type):
-    """`lanes` reals."""
+    """`lanes` reals, or pairs of bfloat16."""
 
     def __init__(self, real: types.Float, lanes: int) -> None:
         self.real, self.lanes = real, lanes
@@ -38,8 +38,8 @@ class Vec(types.Type):
 
 
 def _real(fe_type: Any) -> ir.Type:
-    if fe_type.real == types.int64:
-        return I64
+    if isinstance(fe_type.real, types.Integer):
+        return ir.IntType(fe_type.real.bitwidth)
     return ir.DoubleType() if fe_type.real == types.float64 else ir.FloatType()
 
 
@@ -62,6 +62,8 @@ def declare(builder: Any, name: str, result: ir.Type, arguments: list[ir.Type]) 
 
 
 def _suffix(vector: ir.VectorType) -> str:
+    if isinstance(vector.element, ir.IntType):
+        return f"v{vector.count}i{vector.element.width}"
     return f"v{vector.count}f{64 if isinstance(vector.element, ir.DoubleType) else 32}"
 
 
@@ -176,7 +178,7 @@ def load(tyctx: Any, p: Any, n: Any) -> Any:
                 masked = declare(
                     builder, f"llvm.masked.load.{_suffix(vector)}.p0", vector, [args[0].type, I32, mask.type, vector]
                 )
-                zero = ir.Constant(vector, [0.0] * fe_type.lanes)
+                zero = ir.Constant(vector, None)
                 builder.store(builder.call(masked, [args[0], I32(4), mask, zero]), out)
         return builder.load(out)
 
@@ -401,6 +403,67 @@ def _reduction(name: str, start: float | None, doc: str) -> Any:
 
 total = _reduction("fadd", 0.0, "The sum of all lanes.")
 largest = _reduction("fmax", None, "The greatest lane.")
+
+
+def _bfloat16(builder: Any, x: Any) -> Any:
+    """The upper half of float32s, rounded to the nearest, ties to even; NaN stays NaN. As uint32."""
+    whole = ir.VectorType(I32, x.type.count)
+
+    def constant(n: int) -> Any:
+        return ir.Constant(whole, [n] * whole.count)
+
+    bits = builder.bitcast(x, whole)
+    odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
+    rounded = builder.lshr(builder.add(builder.add(bits, odd), constant(0x7FFF)), constant(16))
+    return builder.select(builder.fcmp_unordered("uno", x, x), constant(0x7FC0), rounded)
+
+
+def _pair(builder: Any, low: Any, high: Any) -> Any:
+    whole = ir.VectorType(I32, low.type.count)
+    shifted = builder.shl(_bfloat16(builder, high), ir.Constant(whole, [16] * whole.count))
+    return builder.or_(_bfloat16(builder, low), shifted)
+
+
+@intrinsic
+def pairs(tyctx: Any, low: Any, high: Any) -> Any:
+    """Pairs of bfloat16: lane n from lane n of both."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _pair(builder, *args)
+
+    return Vec(types.uint32, low.lanes)(low, high), lower
+
+
+@intrinsic
+def adjacent(tyctx: Any, first: Any, second: Any) -> Any:
+    """Pairs of bfloat16 of neighbours: lane n from reals 2n and 2n + 1 of both, one after the other."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        index = ir.VectorType(I32, sig.args[0].lanes)
+        low, high = (
+            builder.shuffle_vector(*args, ir.Constant(index, list(range(start, 2 * index.count, 2)))) for start in (0, 1)
+        )
+        return _pair(builder, low, high)
+
+    return Vec(types.uint32, first.lanes)(first, second), lower
+
+
+@intrinsic
+def configure(tyctx: Any, rows: Any) -> Any:
+    """Prepare for tiles of `rows` rows (matrix registers have a shape; others need nothing)."""
+    return types.void(types.intp), _external("configure")
+
+
+@intrinsic
+def keep(tyctx: Any, p: Any) -> Any:
+    """Keep the layout of matrix registers in 64 bytes at p, if there are any."""
+    return types.void(p), _external("keep")
+
+
+@intrinsic
+def restore(tyctx: Any, p: Any) -> Any:
+    """Bring back what `keep` kept."""
+    return types.void(p), _external("restore")
 
 
 # Blocks of reals, the tiles of a product, and the team of threads.

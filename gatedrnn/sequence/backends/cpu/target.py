@@ -1,9 +1,10 @@
 """What the CPU offers: vector width, registers, and the tile of a product that fits them."""
 
+import ctypes
 import functools
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import llvmlite.binding as llvm
 
@@ -15,11 +16,12 @@ class Target:
     """An instruction set to compile for.
 
     Args:
-        name: "avx512", "avx2" or "portable".
+        name: "amx", "avx512_bf16", "avx512", "avx2" or "portable".
         lanes: float32 in a vector.
         rows, vectors: a tile is rows × (vectors · lanes).
         cpu, features: as LLVM names them.
         assembly: whether it has x86's fused multiply-add.
+        half: how bfloat16 is multiplied: "amx" in matrix registers, "dot" by pairs, "wide" as float32.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Target:
     cpu: str
     features: str
     assembly: bool = False
+    half: str = "wide"
 
     @property
     def panel(self) -> int:
@@ -46,13 +49,26 @@ def targets() -> dict[str, Target]:
     has = llvm.get_host_cpu_features() if _X86 else {}
     found = []
     if all(has.get(feature) for feature in _AVX512):
-        flags = has.flatten()
-        # LLVM prefers half registers on these CPUs
-        found.append(Target("avx512", 16, 12, 2, llvm.get_host_cpu_name(), f"{flags},-prefer-256-bit", True))
+        wide = Target("avx512", 16, 12, 2, "x86-64-v4", "-prefer-256-bit", True)  # LLVM would prefer half registers
+        if has.get("amx-bf16") and has.get("amx-tile") and _allow_amx():
+            features = f"{wide.features},+amx-tile,+amx-bf16"
+            found.append(replace(wide, name="amx", features=features, half="amx"))
+        if has.get("avx512bf16"):
+            features = f"{wide.features},+avx512bf16"
+            found.append(replace(wide, name="avx512_bf16", features=features, half="dot"))
+        found.append(wide)
     if has.get("avx2") and has.get("fma"):
         found.append(Target("avx2", 8, 6, 2, "x86-64-v3", "", True))
     found.append(Target("portable", 4, 6, 2, "x86-64" if _X86 else "generic", ""))
     return {target.name: target for target in found}
+
+
+def _allow_amx() -> bool:
+    """Ask Linux for the matrix registers' state; once a process."""
+    if platform.system() != "Linux":
+        return False
+    arch_prctl, request, tile_data = 158, 0x1023, 18
+    return ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0
 
 
 def best() -> Target:

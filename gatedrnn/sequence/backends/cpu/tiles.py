@@ -1,8 +1,9 @@
 """The innermost product, as LLVM IR: a tile of C held in registers, C[mr, NR] (+)= A[mr, K] · P[K, NR].
 
-P is one packed panel: K rows of NR consecutive reals, 64-byte aligned. A is read at (row stride, 1), or from a strip: K rows of
-MR consecutive reals (the transposed product's form). Exactly mr × K reals of A, K × NR of P and mr × NR of C are touched.
-Two loads of P and one broadcast of A feed 2 fused multiply-adds an element; a tile fills the register file.
+P is one packed panel: K rows of NR consecutive elements, 64-byte aligned. A is read at (row stride, 1), or from a strip: K rows
+of MR consecutive reals (the transposed product's form). Exactly mr × K elements of A, K × NR of P and mr × NR of C are touched.
+An element is a real, or (`bf16`) a pair of bfloat16 whose two products are summed in float32: by matrix registers (AMX), by
+AVX-512's dot product of pairs, or widened. On x86 the loops are assembly: LLVM would hoist loads of an unrolled loop and spill sums.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from llvmlite import ir
 
 from gatedrnn.sequence.backends.cpu.target import Target
 
-_I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _ANY, _VOID = ir.PointerType(), ir.VoidType()
 _AHEAD = 16  # rows of P fetched before use
 _UNROLL = 4
@@ -20,41 +21,131 @@ _UNROLL = 4
 
 @dataclass(frozen=True)
 class _Shape:
-    """Of one tile: `rows` rows; `strided`: A's rows lie apart, else it is a strip."""
+    """Of one tile: `rows` rows; `strided`: A's rows lie apart, else it is a strip; `kind`: f32, f64 or bf16."""
 
     rows: int
     target: Target
-    double: bool
+    kind: str
     strided: bool
 
     @property
     def size(self) -> int:
-        """Bytes of a real."""
-        return 8 if self.double else 4
+        """Bytes of an element."""
+        return 8 if self.kind == "f64" else 4
 
     @property
-    def width(self) -> int:
-        """Reals in a vector."""
-        return self.target.lanes // (2 if self.double else 1)
+    def vector(self) -> Any:
+        """A vector of sums."""
+        real = ir.DoubleType() if self.kind == "f64" else ir.FloatType()
+        return ir.VectorType(real, 4 * self.target.lanes // self.size)
 
     @property
     def panel(self) -> int:
         """NR."""
-        return self.width * self.target.vectors
+        return self.vector.count * self.target.vectors
 
 
-def tile_module(target: Target, double: bool) -> str:
-    """IR of `tile(mr, A, row stride, P, K, C, row stride, add)` and `strip(mr, S, P, K, C, row stride, add)`."""
+def tile_module(target: Target, kind: str) -> str:
+    """IR of `tile(mr, A, row stride, P, K, C, row stride, add)`, `strip(mr, S, P, K, C, row stride, add)`, and of what goes with them."""
     module = ir.Module("tiles")
-    for name, first in (("tile", True), ("strip", False)):
-        tiles = [_tile(module, name, rows, target, double) for rows in range(1, target.rows + 1)]
+    if kind == "bf16" and target.half == "amx":
+        _matrix_tiles(module, target)
+        return str(module)
+    _configure(module, None)
+    _registers(module, "", "")
+    for name in ("tile", "strip") if kind != "bf16" else ("tile",):
+        tiles = [_tile(module, name, rows, target, kind) for rows in range(1, target.rows + 1)]
         _switch(module, name, tiles)
     return str(module)
 
 
+def _configure(module: Any, fill: Any) -> None:
+    """`configure(mr)`: with `fill`, which gives the rows of the eight matrix registers, else empty."""
+    function = ir.Function(module, ir.FunctionType(_VOID, [_I64]), "configure")
+    b = ir.IRBuilder(function.append_basic_block())
+    if fill:
+        layout = b.alloca(ir.ArrayType(_I8, 64))
+        b.store(ir.Constant(layout.type.pointee, None), layout)
+
+        def put(byte: int, value: Any) -> None:
+            b.store(value, b.gep(layout, [_I64(0), _I64(byte)]))
+
+        put(0, _I8(1))  # palette
+        for register, rows in enumerate(fill(b, function.args[0])):
+            put(16 + 2 * register, _I8(64))  # bytes of a row
+            put(48 + register, b.trunc(rows, _I8))
+        load = ir.FunctionType(_VOID, [_I64])
+        b.call(ir.InlineAsm(load, "ldtilecfg ($0)", "r,~{memory}", side_effect=True), [b.ptrtoint(layout, _I64)])
+    b.ret_void()
+
+
+def _registers(module: Any, keep: str, restore: str) -> None:
+    """`keep(buffer)` and `restore(buffer)`: the layout of matrix registers that other libraries may count on, 64 bytes."""
+    for name, text in (("keep", keep), ("restore", restore)):
+        function = ir.Function(module, ir.FunctionType(_VOID, [_ANY]), name)
+        b = ir.IRBuilder(function.append_basic_block())
+        if text:
+            kind = ir.FunctionType(_VOID, [_I64])
+            address = b.ptrtoint(function.args[0], _I64)
+            b.call(ir.InlineAsm(kind, text, "r,~{memory}", side_effect=True), [address])
+        b.ret_void()
+
+
+def _matrix_tiles(module: Any, target: Target) -> None:
+    """AMX: rows 0 … 15 of A and C in one register, the others in a second, 16 columns a register: two or four sums."""
+
+    def rows(b: Any, count: Any) -> list[Any]:
+        sixteen = _I64(16)
+        low = b.select(b.icmp_signed("<", count, sixteen), count, sixteen)
+        high = b.sub(count, low)
+        high = b.select(b.icmp_signed(">", high, _I64(0)), high, _I64(1))
+        return [low, low, high, high, low, high, sixteen, sixteen]
+
+    _configure(module, rows)
+    _registers(module, "sttilecfg ($0)", "ldtilecfg ($0)")
+    arguments = [_I64, _ANY, _I64, _ANY, _I64, _ANY, _I64, _I64]
+    function = ir.Function(module, ir.FunctionType(_VOID, arguments), "tile")
+    count, A, lda, P, K, C, ldc, add = function.args
+    b = ir.IRBuilder(function.append_basic_block())
+    with b.if_else(b.icmp_signed(">", count, _I64(16))) as (two, one):
+        for branch, halves in ((two, 2), (one, 1)):
+            with branch:
+                second = b.mul(_I64(64), lda)  # 16 rows of 4 bytes on
+                given = [b.ptrtoint(A, _I64), b.add(b.ptrtoint(A, _I64), second), b.mul(lda, _I64(4))]
+                given += [b.ptrtoint(P, _I64), b.lshr(K, _I64(4)), b.ptrtoint(C, _I64)]
+                given += [b.add(b.ptrtoint(C, _I64), b.mul(_I64(64), ldc)), b.mul(ldc, _I64(4)), add]
+                _matrix_loop(b, halves, given, 4 * target.panel)
+    b.ret_void()
+
+
+def _matrix_loop(b: Any, halves: int, given: list[Any], row_bytes: int) -> None:
+    """Sums in tmm0 … tmm3, A in tmm4 and tmm5, P in tmm6 and tmm7; 16 pairs a turn."""
+    moved = ["$0", "$1", "$2", "$3"]  # A, A of the second rows, P, turns
+    A, A2, P, turns = moved
+    row, a_stride, C, C2, c_stride, add = (f"${n}" for n in range(8, 14))
+    sums = [(0, C, 0), (1, C, 64)] + ([(2, C2, 0), (3, C2, 64)] if halves == 2 else [])
+    text = [f"testq {add}, {add}", "jz 1f"]
+    text += [f"tileloadd {byte}({base},{c_stride},1), %tmm{n}" for n, base, byte in sums]
+    text += ["jmp 2f", "1:", *(f"tilezero %tmm{n}" for n, _, _ in sums), "2:"]
+    text += [f"tileloadd ({P},{row},1), %tmm6", f"tileloadd 64({P},{row},1), %tmm7"]
+    text += [f"tileloadd ({A},{a_stride},1), %tmm4", "tdpbf16ps %tmm6, %tmm4, %tmm0", "tdpbf16ps %tmm7, %tmm4, %tmm1"]
+    if halves == 2:
+        text += [f"tileloadd ({A2},{a_stride},1), %tmm5", "tdpbf16ps %tmm6, %tmm5, %tmm2"]
+        text += ["tdpbf16ps %tmm7, %tmm5, %tmm3"]
+    text += [f"prefetcht0 {2 * 16 * row_bytes + byte}({P})" for byte in range(0, 16 * row_bytes, 64)]
+    text += [f"addq $$64, {A}", f"addq $$64, {A2}", f"addq $${16 * row_bytes}, {P}", f"decq {turns}", "jnz 2b"]
+    text += [f"tilestored %tmm{n}, {byte}({base},{c_stride},1)" for n, base, byte in sums]
+    constraints = ["=&r"] * 4 + ["0", "1", "2", "3"] + ["r"] * 6 + ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
+    first, second, a_bytes, panel, count, c, c2, c_bytes, more = given
+    inputs = [first, second, panel, count, _I64(row_bytes), a_bytes, c, c2, c_bytes, more]
+    result = ir.LiteralStructType([_I64] * 4)
+    kind = ir.FunctionType(result, [_I64] * len(inputs))
+    b.call(ir.InlineAsm(kind, "\n".join(text), ",".join(constraints), side_effect=True), inputs)
+
+
 def _switch(module: Any, name: str, tiles: list[Any]) -> None:
-    arguments = tiles[0].function_type.args
-    function = ir.Function(module, ir.FunctionType(_VOID, [_I64, *arguments]), name)
+    """`name(mr, …)`, which calls the tile for mr rows."""
+    function = ir.Function(module, ir.FunctionType(_VOID, [_I64, *tiles[0].function_type.args]), name)
     builder = ir.IRBuilder(function.append_basic_block())
     other = function.append_basic_block()
     choice = builder.switch(function.args[0], other)
@@ -68,48 +159,48 @@ def _switch(module: Any, name: str, tiles: list[Any]) -> None:
     builder.ret_void()
 
 
-def _tile(module: Any, name: str, rows: int, target: Target, double: bool) -> Any:
-    real = ir.DoubleType() if double else ir.FloatType()
-    width = target.lanes // 2 if double else target.lanes
-    V, vectors = ir.VectorType(real, width), target.vectors
-    panel = width * vectors
-    strided = name == "tile"
+def _tile(module: Any, name: str, rows: int, target: Target, kind: str) -> Any:
+    """The tile for exactly `rows` rows."""
+    shape = _Shape(rows, target, kind, name == "tile")
+    V, vectors = shape.vector, target.vectors
     # A, [row stride,] P, K, C, row stride of C, add
-    arguments = [_ANY, *([_I64] if strided else []), _ANY, _I64, _ANY, _I64, _I64]
+    arguments = [_ANY, *([_I64] if shape.strided else []), _ANY, _I64, _ANY, _I64, _I64]
     function = ir.Function(module, ir.FunctionType(_VOID, arguments), f"{name}_{rows}")
     function.linkage = "internal"
     A, *lda, P, K, C, ldc, add = function.args
     b = ir.IRBuilder(function.append_basic_block())
-
-    def at(pointer: Any, offset: Any) -> Any:
-        return b.gep(pointer, [offset], source_etype=real)
-
-    shape = _Shape(rows, target, double, strided)
-    totals = (_sums_x86 if target.assembly else _sums)(b, shape, V, A, lda, P, K)
+    assembly = target.assembly and (kind != "bf16" or target.half == "dot")
+    totals = (_sums_x86 if assembly else _sums)(b, shape, A, lda, P, K)
     with b.if_else(b.icmp_signed("!=", add, _I64(0))) as (more, first):
         for branch, accumulate in ((more, True), (first, False)):
             with branch:
-                for i in range(rows):
-                    for v in range(vectors):
-                        place = at(C, b.add(b.mul(ldc, _I64(i)), _I64(v * width)))
-                        value = totals[i * vectors + v]
-                        if accumulate:
-                            value = b.fadd(b.load(place, typ=V, align=4), value)
-                        b.store(value, place, align=4)
+                for n, value in enumerate(totals):
+                    offset = b.add(b.mul(ldc, _I64(n // vectors)), _I64(n % vectors * V.count))
+                    place = b.gep(C, [offset], source_etype=V.element)
+                    b.store(b.fadd(b.load(place, typ=V, align=4), value) if accumulate else value, place, align=4)
     b.ret_void()
     return function
 
 
-def _sums(b: Any, shape: _Shape, V: Any, A: Any, lda: list[Any], P: Any, K: Any) -> list[Any]:
+def _sums(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any) -> list[Any]:
     """The tile's sums, by row and vector, as plain IR."""
-    rows, vectors, real = shape.rows, shape.target.vectors, V.element
-    suffix = f"v{V.count}f{8 * shape.size}"
-    fma = b.module.globals.get(f"llvm.fmuladd.{suffix}") or ir.Function(
-        b.module, ir.FunctionType(V, [V, V, V]), f"llvm.fmuladd.{suffix}"
-    )
+    V, rows, vectors = shape.vector, shape.rows, shape.target.vectors
+    paired = shape.kind == "bf16"
+    element = _I32 if paired else V.element
+    loaded = ir.VectorType(element, V.count)
+    name = f"llvm.fmuladd.v{V.count}f{64 if shape.kind == 'f64' else 32}"
+    fma = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(V, [V, V, V]), name)
 
     def at(pointer: Any, offset: Any) -> Any:
-        return b.gep(pointer, [offset], source_etype=real)
+        return b.gep(pointer, [offset], source_etype=element)
+
+    def parts(x: Any) -> list[Any]:
+        """The reals of a vector of elements."""
+        if not paired:
+            return [x]
+        low = b.shl(x, ir.Constant(loaded, [16] * V.count))
+        high = b.and_(x, ir.Constant(loaded, [0xFFFF0000] * V.count))
+        return [b.bitcast(low, V), b.bitcast(high, V)]
 
     entry, body, done = b.block, b.append_basic_block("body"), b.append_basic_block("done")
     starts = [at(A, b.mul(lda[0], _I64(i))) for i in range(rows)] if shape.strided else []
@@ -121,13 +212,17 @@ def _sums(b: Any, shape: _Shape, V: Any, A: Any, lda: list[Any], P: Any, K: Any)
     for value in sums:
         value.add_incoming(ir.Constant(V, [0.0] * V.count), entry)
     here = at(P, b.mul(k, _I64(shape.panel)))
-    p = [b.load(at(here, _I64(v * V.count)), typ=V, align=V.count * shape.size) for v in range(vectors)]
-    mask, undefined = ir.Constant(ir.VectorType(_I32, V.count), [0] * V.count), ir.Constant(V, ir.Undefined)
+    p = [parts(b.load(at(here, _I64(v * V.count)), typ=loaded, align=V.count * shape.size)) for v in range(vectors)]
+    mask, undefined = ir.Constant(ir.VectorType(_I32, V.count), [0] * V.count), ir.Constant(loaded, ir.Undefined)
     new = []
     for i in range(rows):
         place = at(starts[i], k) if shape.strided else at(A, b.add(b.mul(k, _I64(shape.target.rows)), _I64(i)))
-        a = b.shuffle_vector(b.insert_element(undefined, b.load(place, typ=real), _I32(0)), undefined, mask)
-        new += [b.call(fma, [a, p[v], sums[i * vectors + v]]) for v in range(vectors)]
+        a = parts(b.shuffle_vector(b.insert_element(undefined, b.load(place, typ=element), _I32(0)), undefined, mask))
+        for v in range(vectors):
+            value = sums[i * vectors + v]
+            for left, right in zip(a, p[v], strict=True):
+                value = b.call(fma, [left, right, value])
+            new.append(value)
     for value, after in zip(sums, new, strict=True):
         value.add_incoming(after, body)
     after = b.add(k, _I64(1))
@@ -137,11 +232,9 @@ def _sums(b: Any, shape: _Shape, V: Any, A: Any, lda: list[Any], P: Any, K: Any)
     return new
 
 
-def _sums_x86(b: Any, shape: _Shape, V: Any, A: Any, lda: list[Any], P: Any, K: Any) -> list[Any]:
-    """The same with the loop in assembly: LLVM would hoist the loads of an unrolled loop and spill sums.
-
-    Three rows share a base register (base, base + stride, base + 2·stride), so that few instructions are not products.
-    """
+def _sums_x86(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any) -> list[Any]:
+    """The same in assembly. Three rows share a base register (base, base + stride, base + 2·stride): fewer to advance."""
+    V = shape.vector
     count = shape.rows * shape.target.vectors
     bases = -(-shape.rows // 3) if shape.strided else 1
     # operands: sums, vectors of P, one of A, then base registers, P, K (all changed), then the stride
@@ -153,7 +246,9 @@ def _sums_x86(b: Any, shape: _Shape, V: Any, A: Any, lda: list[Any], P: Any, K: 
     panel, left, turns = next(names), next(names), next(names)
     inputs = bases + 2
     stride = f"${count + shape.target.vectors + 1 + bases + 3 + inputs}"
-    kind = "d" if shape.double else "s"
+    kind = "d" if shape.kind == "f64" else "s"
+    spreading = "vpbroadcastd" if shape.kind == "bf16" else f"vbroadcasts{kind}"
+    product = "vdpbf16ps" if shape.kind == "bf16" else f"vfmadd231p{kind}"
     strip = shape.size * shape.target.rows
     step = shape.size if shape.strided else strip
 
@@ -168,8 +263,8 @@ def _sums_x86(b: Any, shape: _Shape, V: Any, A: Any, lda: list[Any], P: Any, K: 
                 place = f"{u * step}({base[i // 3]}{inner})"
             else:
                 place = f"{u * step + i * shape.size}({base[0]})"
-            lines.append(f"vbroadcasts{kind} {place}, {spread}")
-            lines += [f"vfmadd231p{kind} {spread}, {p[v]}, {sums[i * len(p) + v]}" for v in range(len(p))]
+            lines.append(f"{spreading} {place}, {spread}")
+            lines += [f"{product} {spread}, {p[v]}, {sums[i * len(p) + v]}" for v in range(len(p))]
         return lines
 
     def forward(turns: int) -> list[str]:
