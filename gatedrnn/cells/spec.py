@@ -5,7 +5,6 @@ Dimensions: B batch, D input, H hidden, R rows of all gates, N units of one gate
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,13 +83,6 @@ class Spec:
     states: tuple[str, ...]
     recurrent_gates: int | None = None
     extras: tuple[Extra, ...] = ()
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.hidden_size, self.gates, self.states, self.recurrent_gates, self.extras))
-
-    def __hash__(self) -> int:
-        return self._hash  # looked up at every call of a layer
 
     @property
     def rows(self) -> int:

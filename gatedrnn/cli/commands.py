@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gatedrnn.cells import CELLS
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.data import EOS, Corpus, find_splits, read_sentences, read_treebank, write_corpus
@@ -175,6 +176,22 @@ def _induced(run: Run, gold: list[Gold], layer: int) -> dict[str, list[set[Span]
     readings = read(run.model, ids, run.vocabulary.ids[EOS], layer)
     distances = [next(readings).distances if len(tree) else [] for tree in gold]
     return {a: [distances_to_spans(d, a) if d else set() for d in distances] for a in ALGORITHMS}
+
+
+def bench(options: Options) -> int:
+    """`gatedrnn bench`."""
+    from gatedrnn.studies.speed import markdown, measure
+
+    cells, backends = options.cell or list(CELLS), tuple(options.backend or ("cpu", "reference"))
+    results = []
+    for shape in options.shape or ["S3"]:
+        result = measure(shape, cells, options.runs, backends, options.mm, options.memory)
+        results.append(result)
+        if not options.json:
+            print(markdown(result), flush=True)
+    if options.json:
+        print(json.dumps(results, indent=2))
+    return 0
 
 
 def explain(options: Options) -> None:

@@ -102,6 +102,18 @@ def _eval_parsing(parser: ArgumentParser) -> None:
     parser.add_argument("--words", choices=tuple(KEEP_RULES), default="ptb", help="which terminals count")
 
 
+def _bench(parser: ArgumentParser) -> None:
+    from gatedrnn.studies.speed import SHAPES
+
+    shapes, cells = ", ".join(SHAPES), ", ".join(CELLS)
+    parser.add_argument("--shape", metavar="NAME", action="append", help=f"repeatable: {shapes} [S3]")
+    parser.add_argument("--cell", metavar="NAME", action="append", help=f"repeatable: {cells} [all]")
+    parser.add_argument("--backend", metavar="NAME", action="append", help="repeatable: cpu, reference [both]")
+    parser.add_argument("--runs", type=int, default=9, help="timed runs of each, in turn; the median counts")
+    parser.add_argument("--mm", action="store_true", help="also the products by torch.mm")
+    parser.add_argument("--memory", action="store_true", help="also peak memory, a process a model (Linux)")
+
+
 def _explain(parser: ArgumentParser) -> None:
     parser.add_argument("cell", metavar="CELL", help=", ".join(CELLS))
 
@@ -116,6 +128,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "generate": (_generate, "sample text"),
     "parse": (_parse, "one bracketed tree a line"),
     "eval-parsing": (_eval_parsing, "F1 of a run's trees by every protocol, beside baselines"),
+    "bench": (_bench, "speed and memory of the layers beside torch.nn and the bound of their products, checked first"),
     "explain": (_explain, "where each hop of a cell's computation lives, and which backend runs it"),
 }
 

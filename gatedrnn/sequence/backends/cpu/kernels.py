@@ -13,12 +13,12 @@ from gatedrnn.sequence.backends.cpu import build, team
 from gatedrnn.sequence.backends.cpu.target import Target
 
 KINDS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
-_PACKED = ("PW", "PU", "P", "shared", "left")  # in the precision of the products
+_PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
 _POINTERS_TO_INT = ("offsets", "prev", "starts")
 _INTEGERS = {
     *("T", "D", "H", "K", "C", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns", "shift"),
     *("ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "grad_h_stride", "grad_g_stride", "extra_size"),
-    *("scratch_size", "left_size", "N", "R", "blocks", "seed"),
+    *("scratch_size", "left_size", "N", "R", "B", "training", "blocks", "seed"),
 }
 
 
@@ -40,6 +40,10 @@ class Kernel:
 
 def _loop(kernel: str, direction: str) -> Callable[..., None]:
     """The kernel's Python function; imports Numba."""
+    if kernel == "products":
+        from gatedrnn.sequence.backends.cpu.bound import products
+
+        return products
     if kernel == "noise":
         from gatedrnn.sequence.backends.cpu.drawing import draw
 
@@ -70,6 +74,10 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
 
 
 _NAMES = {
+    "products": (
+        "T B D H columns ldg panel tall training prev x PW PU QW QU G out h0 dh dx dW dU db shared scratch scratch_size "
+        "left left_size"
+    ),
     "draw": "N R blocks seed starts chance out",
     "forward": (
         "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy blocks seed "

@@ -177,7 +177,7 @@ def _pack_states_impl(states, first, prev, K, N, P, panel, begin, end):
 
 
 @njit
-def _weight_gradient(A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts):
+def weight_gradient(A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts):
     """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns. `shifted`: B are states, of which each token takes the one before."""
     bands, panels, blocks = ceil_div(M, tall), ceil_div(D, panel), ceil_div(tokens, _TOKENS)
     s0, s1 = share(bands, q, parts), share(bands, q + 1, parts)
@@ -253,14 +253,14 @@ def backward_loop(row, second_row):
             multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, f, l, carries, edge, own)
             barrier()
         tokens = offsets[T]
-        _weight_gradient(
+        weight_gradient(
             dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts
         )
-        _weight_gradient(
+        weight_gradient(
             dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
         )
         if columns_2:
-            _weight_gradient(
+            weight_gradient(
                 dG + (first_1 + columns_1), ldg, columns_2, tokens, cs, cs, prev, 0, H, dU + columns_1 * H,
                 db_h + columns_1, shared, panel, tall, own, edge, q, parts,
             )  # fmt: skip

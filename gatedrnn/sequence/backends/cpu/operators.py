@@ -4,6 +4,7 @@ Dimensions: N tokens, D input, B batch, H hidden, R rows of W, G columns of gate
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -329,6 +330,30 @@ def logistic_noise(
 @logistic_noise.register_fake
 def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
     return like.new_empty(rows, columns)
+
+
+def bound(steps: int, batch: int, width: int, hidden: int, columns: int, training: bool, half: bool) -> Callable[[], None]:
+    """A function that runs the products of a layer and nothing else, see `bound`; for measurements."""
+    plan = Plan("products", hidden, columns, columns, 0, columns)
+    products, target, tokens = torch.bfloat16 if half else torch.float32, best(), steps * batch
+    threads = _threads(plan, tokens, width)
+    values = _common(plan, width, False, threads, target, products)
+    panel, element = values["panel"], _element(products)
+
+    def panels(rows: int, across: int) -> Tensor:
+        return memory.aligned(_depth(rows, products) * _round_up(across, panel), element).zero_()
+
+    values |= {
+        **{"T": steps, "B": batch, "training": training, "x": torch.randn(tokens, width)},
+        **{"PW": panels(width, columns), "PU": panels(hidden, columns)},
+        **{"QW": panels(columns, width), "QU": panels(columns, hidden)},
+        **{"G": torch.zeros(tokens, values["ldg"]), "out": torch.randn(tokens, hidden), "h0": torch.zeros(batch, hidden)},
+        **{"dh": torch.zeros(batch, hidden), "dx": torch.zeros(tokens, width), "db": torch.zeros(columns)},
+        **{"dW": torch.zeros(columns, width), "dU": torch.zeros(columns, hidden), "prev": torch.zeros(tokens).long()},
+        "shared": memory.aligned(_TOKENS * _round_up(max(width, hidden), panel), element),
+    }
+    entry = kernel("products", "products", target, products)
+    return lambda: entry(threads, values)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -4,8 +4,7 @@ Dimensions: H hidden, G columns of gates.
 """
 
 import functools
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -45,16 +44,18 @@ class Plan:
     cells: bool = True
     carries: bool = False
 
-    @functools.cache  # noqa: B019 - as few plans as shapes of layers
     def text(self) -> str:
         """As one string, which an operator can take."""
-        return json.dumps(asdict(self))
+        sizes = f"{self.hidden} {self.columns} {self.columns_x} {self.first_1} {self.columns_1} {self.columns_2} {self.shift}"
+        return f"{self.kernel} {sizes} {self.split_points} {self.chunk} {self.hard} {int(self.cells)} {int(self.carries)}"
 
     @staticmethod
     @functools.cache
     def of(text: str) -> "Plan":
         """The plan that `text()` wrote."""
-        return Plan(**json.loads(text))
+        kernel, *numbers = text.split()
+        *sizes, cells, carries = map(int, numbers)
+        return Plan(kernel, *sizes, cells=bool(cells), carries=bool(carries))
 
     def integers(self) -> dict[str, int]:
         """As the loops' arguments."""
@@ -63,7 +64,6 @@ class Plan:
         return values | {"H": self.hidden, "K": self.split_points, "C": self.chunk}
 
 
-@functools.cache
 def plan_for(step: Step, spec: Spec) -> Plan | str:
     """The plan of the cell whose equation is `step`, or the reason why there is none."""
     H, rows = spec.hidden_size, spec.rows

@@ -1,0 +1,33 @@
+"""The products of a layer and nothing else: what no kernel of ours can beat. For `gatedrnn bench`.
+
+The same tiles on the same shapes, weights packed beforehand, no pointwise part, no waiting for one another between steps.
+Dimensions: T steps, B batch, D input, H hidden, G columns of gates (rows `ldg` apart).
+"""
+
+from gatedrnn.sequence.backends.cpu.loops import weight_gradient
+from gatedrnn.sequence.backends.cpu.product import ceil_div, multiply, share
+from gatedrnn.sequence.backends.cpu.simd import thread, threads
+
+
+def products(
+    T, B, D, H, columns, ldg, panel, tall, training, prev, x, PW, PU, QW, QU, G, out, h0, dh, dx, dW, dU, db, shared,
+    scratch, scratch_size, left, left_size,
+):  # fmt: skip
+    """W x for all steps and U h' for each; then, if `training`, U's and W's transposes, and both weights' gradients."""
+    q, parts = thread(), threads()
+    edge, own, N = scratch + q * scratch_size, left + q * left_size, T * B
+    panels = ceil_div(columns, panel)
+    f, l = share(panels, q, parts), share(panels, q + 1, parts)
+    multiply(x, D, N, PW, D, G, ldg, columns, panel, tall, f, l, 0, edge, own)
+    for t in range(T):
+        multiply(out + t * B * H, H, B, PU, H, G + t * B * ldg, ldg, columns, panel, tall, f, l, 0, edge, own)
+    if training:
+        panels = ceil_div(H, panel)
+        f, l = share(panels, q, parts), share(panels, q + 1, parts)
+        for t in range(T):
+            multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, f, l, 0, edge, own)
+        weight_gradient(G, ldg, columns, N, out, h0, prev, 0, H, dU, db, shared, panel, tall, own, edge, q, parts)
+        weight_gradient(G, ldg, columns, N, x, x, prev, 0, D, dW, db, shared, panel, tall, own, edge, q, parts)
+        panels = ceil_div(D, panel)
+        f, l = share(panels, q, parts), share(panels, q + 1, parts)
+        multiply(G, ldg, N, QW, columns, dx, D, D, panel, tall, f, l, 0, edge, own)

@@ -1,0 +1,24 @@
+"""Measurements as a Markdown table."""
+
+from typing import Any
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """One shape's table: time, speed, ratio to torch.nn.LSTM, GFLOP/s, share of the bound, peak memory if measured."""
+    rows, about = result["rows"], result["about"]
+    base = next(row for row in rows if row["name"] == "torch.nn.LSTM")["seconds"]
+    bounds = {(row["name"].split(":")[0], row["backend"]): row["seconds"] for row in rows if ":" in row["name"]}
+    kind = "training" if result["training"] else "inference"
+    details = f"{about['threads']} threads, {about['machine']} ({about['target']}), torch {about['torch']}"
+    widths = " → ".join(map(str, result["sizes"]))
+    head = f"{result['shape']}: {widths}, T = {result['steps']}, B = {result['batch']}, {kind}; {details}; median of {about['runs']}"
+    lines = [head, "", "| layers | backend | ms | tokens/s | × torch.nn.LSTM | GFLOP/s | of products only | peak MB |"]
+    lines.append("|---|---|--:|--:|--:|--:|--:|--:|")
+    for row in rows:
+        bound = bounds.get((row["name"], "bf16" if "bf16" in row["backend"] else "float32"))
+        share = f"{100 * bound / row['seconds']:.0f} %" if bound else ""
+        memory = f"{row['peak_bytes'] / 1e6:.0f}" if row.get("peak_bytes") else ""
+        speed = f"{1e3 * row['seconds']:.2f} | {result['tokens'] / row['seconds']:,.0f} | {base / row['seconds']:.2f}"
+        cells = [row["name"], row["backend"], speed, f"{row['gflop'] / row['seconds']:.0f}", share, memory]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
