@@ -11,6 +11,7 @@ from gatedrnn import gates
 from gatedrnn.cells import CELLS
 from gatedrnn.layers import Recurrent, RecurrentBase
 from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale
+from gatedrnn.sequence.backends.cpu.plan import plan_for
 
 
 def hops(name: str) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def hops(name: str) -> dict[str, Any]:
         ("temperature", f"{layer.gates}; gates it can perturb: {perturbed}", _where(scale)),
         ("noise", "logistic for sigmoid, Gumbel for cumax; in training only", _where(draw_noise)),
         ("loop over time", "W x hoisted over all steps, U h' a step", _where(reference.run)),
+        ("cpu kernel", "the step of one row of the batch, forward and backward", _kernel(cell.step, layer.spec)),
         ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),
         ("step", " ".join(step[0].split()), _where(cell.step)),
         ("source", " ".join(step[1].split("Args:")[0].split()) if len(step) > 1 else "", _where(cell.step)),
@@ -45,6 +47,11 @@ def hops(name: str) -> dict[str, Any]:
         "backend": chosen,
         "hops": [{"what": what, "how": how, "where": where} for what, how, where in found],
     }
+
+
+def _kernel(step: Any, spec: Any) -> str:
+    plan = plan_for(step, spec)
+    return plan if isinstance(plan, str) else f"gatedrnn/sequence/backends/cpu/rows/{plan.kernel.split('_')[0]}.py:1"
 
 
 def _width(rows: int) -> str:

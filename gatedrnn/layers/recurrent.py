@@ -18,6 +18,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.inputs import Batch, read_input, read_state
 from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, fold_noise, plan_noise, scale
+from gatedrnn.sequence.backends.cpu import packs
 
 
 class RecurrentBase(nn.Module, ABC):
@@ -81,7 +82,8 @@ class RecurrentBase(nn.Module, ABC):
             nn.init.uniform_(parameter, -bound, bound)
 
     def flatten_parameters(self) -> None:
-        """Nothing to do; here because code written for torch.nn.LSTM calls it."""
+        """Forget the weights that inference keeps packed: needed after a change of a few elements through `.data` alone."""
+        packs.drop()
 
     @property
     def all_weights(self) -> list[list[Tensor]]:

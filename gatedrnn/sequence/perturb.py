@@ -70,7 +70,7 @@ class Draw:
 
 
 def plan_noise(spec: Spec, gates: Gates, like: Tensor, generator: torch.Generator | None = None) -> Draw | None:
-    """The noise that `gates` asks for, as a `Draw` with its division by τ; None if it must be drawn as a tensor, or there is none.
+    """The noise that `gates` asks for, as a `Draw` (ε / τ); None if there is none, or it must be drawn as a tensor.
 
     Raises: ArgumentError: `gates` names a gate the cell lacks.
     """

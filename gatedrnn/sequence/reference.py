@@ -32,7 +32,7 @@ def run(request: Request) -> Result:
     spec, state = request.spec, request.state
     params = fold(request.params, spec, request.scale_R)
     x_gates_TBR = F.linear(request.x_TBD, params.weight_ih, params.bias_ih)
-    noise_TBR = request.noise_TBR()
+    noise_TBR = request.drawn_noise()
     if noise_TBR is not None:
         x_gates_TBR = x_gates_TBR + noise_TBR
     rows = spec.recurrent_rows

@@ -34,7 +34,7 @@ class Request:
     reverse: bool = False
     return_gates: bool = False
 
-    def noise_TBR(self) -> Tensor | None:
+    def drawn_noise(self) -> Tensor | None:
         """The noise as a tensor, drawn now if it was still to be drawn."""
         if not isinstance(self.noise, Draw):
             return self.noise

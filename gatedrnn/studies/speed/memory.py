@@ -34,20 +34,20 @@ def _kilobytes(field: str) -> int:
 def _main(cell: str, shape_name: str, threads: str) -> None:
     import torch
 
-    from gatedrnn.studies.speed import measure
+    from gatedrnn.studies.speed.measure import PEERS, SHAPES, Shape, peers, run, stack
 
     torch.set_num_threads(int(threads))
-    shape = measure.SHAPES[shape_name]
-    tiny = measure.Shape((16, 16), 8, 2, 2)
+    shape = SHAPES[shape_name]
+    tiny = Shape((16, 16), 8, 2, 2)
     for given in (tiny, shape):  # the tiny one loads what is loaded once
-        known = {f"torch.nn.{peer.__name__}": name for name, peer in measure.PEERS.items()}
-        layers = measure.peers(known[cell], given) if cell in known else measure.stack(cell, given)
+        known = {f"torch.nn.{peer.__name__}": name for name, peer in PEERS.items()}
+        layers = peers(known[cell], given) if cell in known else stack(cell, given)
         x = torch.randn(given.steps, given.batch, given.sizes[0], requires_grad=True)
         _CLEAR.write_text("5")
         before = _kilobytes("VmRSS")
         for _ in range(2):
             layers.zero_grad()
-            measure.run(layers, x, given).square().mean().backward()
+            run(layers, x, given).square().mean().backward()
     print(1024 * (_kilobytes("VmHWM") - before))
 
 

@@ -11,7 +11,8 @@ def markdown(result: dict[str, Any]) -> str:
     kind = "training" if result["training"] else "inference"
     details = f"{about['threads']} threads, {about['machine']} ({about['target']}), torch {about['torch']}"
     widths = " → ".join(map(str, result["sizes"]))
-    head = f"{result['shape']}: {widths}, T = {result['steps']}, B = {result['batch']}, {kind}; {details}; median of {about['runs']}"
+    size = f"{widths}, T = {result['steps']}, B = {result['batch']}"
+    head = f"{result['shape']}: {size}, {kind}; {details}; median of {about['runs']}"
     lines = [head, "", "| layers | backend | ms | tokens/s | × torch.nn.LSTM | GFLOP/s | of products only | peak MB |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|--:|")
     for row in rows:

@@ -52,7 +52,7 @@ class Cpu:
             bias = bias * scale
         states = [s if order is None else s.index_select(0, order) for s in request.state]
         draw = request.noise if isinstance(request.noise, Draw) and index is None else None
-        noise = None if draw else request.noise_TBR()
+        noise = None if draw else request.drawn_noise()
         noise = None if noise is None else rotated(plan, _tokens(noise, index))
         grad, half = torch.is_grad_enabled(), _half()
         h_NH, gates_NG, _, h_n, c_n = torch.ops.gatedrnn.recurrence(
@@ -85,7 +85,11 @@ def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int], lis
     if draw is None:
         return None, [], []
     starts = [((first - plan.shift) % plan.columns_x, last - first) for first, last in draw.blocks]
-    return draw.seed, [edge for start, width in starts for edge in (start, start + width)], [draw.probability, draw.scale]
+    return (
+        draw.seed,
+        [edge for start, width in starts for edge in (start, start + width)],
+        [draw.probability, draw.scale],
+    )
 
 
 def _tokens(values_TBX: Tensor, index: Tensor | None) -> Tensor:

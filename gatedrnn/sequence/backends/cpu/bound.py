@@ -17,17 +17,17 @@ def products(
     q, parts = thread(), threads()
     edge, own, N = scratch + q * scratch_size, left + q * left_size, T * B
     panels = ceil_div(columns, panel)
-    f, l = share(panels, q, parts), share(panels, q + 1, parts)
-    multiply(x, D, N, PW, D, G, ldg, columns, panel, tall, f, l, 0, edge, own)
+    f, e = share(panels, q, parts), share(panels, q + 1, parts)
+    multiply(x, D, N, PW, D, G, ldg, columns, panel, tall, f, e, 0, edge, own)
     for t in range(T):
-        multiply(out + t * B * H, H, B, PU, H, G + t * B * ldg, ldg, columns, panel, tall, f, l, 0, edge, own)
+        multiply(out + t * B * H, H, B, PU, H, G + t * B * ldg, ldg, columns, panel, tall, f, e, 0, edge, own)
     if training:
         panels = ceil_div(H, panel)
-        f, l = share(panels, q, parts), share(panels, q + 1, parts)
+        f, e = share(panels, q, parts), share(panels, q + 1, parts)
         for t in range(T):
-            multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, f, l, 0, edge, own)
+            multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, f, e, 0, edge, own)
         weight_gradient(G, ldg, columns, N, out, h0, prev, 0, H, dU, db, shared, panel, tall, own, edge, q, parts)
         weight_gradient(G, ldg, columns, N, x, x, prev, 0, D, dW, db, shared, panel, tall, own, edge, q, parts)
         panels = ceil_div(D, panel)
-        f, l = share(panels, q, parts), share(panels, q + 1, parts)
-        multiply(G, ldg, N, QW, columns, dx, D, D, panel, tall, f, l, 0, edge, own)
+        f, e = share(panels, q, parts), share(panels, q + 1, parts)
+        multiply(G, ldg, N, QW, columns, dx, D, D, panel, tall, f, e, 0, edge, own)

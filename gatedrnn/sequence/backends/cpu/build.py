@@ -86,10 +86,11 @@ def compile_entry(function: Any, arguments: list[Any], target: Target, tiles: st
     from numba.core.compiler import Flags, compile_extra
     from numba.core.registry import cpu_target
 
-    typing, context = cpu_target.typing_context, cpu_target.target_context
+    typing: Any = cpu_target.typing_context
+    context: Any = cpu_target.target_context
     typing.refresh()
     context.refresh()
-    flags = Flags()
+    flags: Any = Flags()
     flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.error_model = "numpy"
     for name in EXTERNAL:  # Numba also links for itself, what is never called
@@ -144,4 +145,6 @@ def _initialise() -> None:
 @functools.cache
 def _machine(target: Target) -> Any:
     native = llvm.Target.from_triple(llvm.get_process_triple())
-    return native.create_target_machine(cpu=target.cpu, features=target.features, opt=3, jit=True, codemodel="jitdefault")
+    return native.create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, jit=True, codemodel="jitdefault"
+    )

@@ -15,7 +15,9 @@ def draw(N, R, blocks, seed, starts, chance, out):
     q, parts = thread(), threads()
     for n in range(share(N, q, parts), share(N, q + 1, parts)):
         for k in range(blocks):
-            draw_block(n * blocks + k, out + (n * R + starts[2 * k]), starts[2 * k + 1] - starts[2 * k], seed, chance, 0)
+            draw_block(
+                n * blocks + k, out + (n * R + starts[2 * k]), starts[2 * k + 1] - starts[2 * k], seed, chance, 0
+            )
 
 
 @njit

@@ -15,11 +15,43 @@ from gatedrnn.sequence.backends.cpu.target import Target
 KINDS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
 _POINTERS_TO_INT = ("offsets", "prev", "starts")
-_INTEGERS = {
-    *("T", "D", "H", "K", "C", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns", "shift"),
-    *("ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "grad_h_stride", "grad_g_stride", "extra_size"),
-    *("scratch_size", "left_size", "N", "R", "B", "training", "blocks", "seed"),
-}
+_INTEGERS = frozenset(
+    [
+        "T",
+        "B",
+        "D",
+        "H",
+        "K",
+        "C",
+        "N",
+        "R",
+        "hard",
+        "reverse",
+        "columns_x",
+        "first_1",
+        "columns_1",
+        "columns_2",
+        "columns",
+        "shift",
+        "ldg",
+        "panel",
+        "tall",
+        "packed",
+        "noisy",
+        "scaled",
+        "cells",
+        "carries",
+        "need_dx",
+        "grad_h_stride",
+        "grad_g_stride",
+        "extra_size",
+        "scratch_size",
+        "left_size",
+        "training",
+        "blocks",
+        "seed",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -120,5 +152,6 @@ def kernel(name: str, direction: str, target: Target, products: torch.dtype) -> 
         kinds = [of(argument) for argument in inspect.signature(function).parameters]
         return build.compile_entry(function, kinds, target, tile_module(target, kind))
 
+    names = tuple(_NAMES[direction].split())
     code = build.cached(f"{name}-{direction}-{kind}", target, make)
-    return Kernel(build.load(code, "entry", target), tuple(_NAMES[direction].split()))
+    return Kernel(build.load(code, "entry", target), names)

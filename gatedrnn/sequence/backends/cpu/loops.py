@@ -80,8 +80,8 @@ def forward_loop(row, second_row):
 
     def forward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, packed, noisy,
-        blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size,
-        left, left_size,
+        blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance, extra, G, out, cs,
+        h0, c0, hn, cn, scratch, scratch_size, left, left_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
         registers = scratch + q * scratch_size
@@ -120,9 +120,7 @@ def forward_loop(row, second_row):
             old = min(before, m)
             g = G + (start * ldg + first_1)
             multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, f1, l1, 1, edge, own)
-            multiply(
-                h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, f1, l1, 1, edge, own
-            )
+            multiply(h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, f1, l1, 1, edge, own)
             barrier()
             b0, b1 = share(m, q, parts), share(m, q + 1, parts)
             for n in range(start + b0, start + b1):
@@ -137,7 +135,7 @@ def forward_loop(row, second_row):
                     second_row(G + n * ldg, h_prev, c_prev, cs + n * H, out + n * H, extra, work, H, K, C, hard)
             after = 0 if reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
             for b in range(b0, b1):
-                if (t == 0 if reverse else b >= after):
+                if t == 0 if reverse else b >= after:
                     _copy(out + (start + b) * H, hn + b * H, H)
                     if cells:
                         _copy(cs + (start + b) * H, cn + b * H, H)
@@ -148,9 +146,7 @@ def forward_loop(row, second_row):
     return forward
 
 
-def _pack_states(
-    states: Any, first: Any, prev: Any, K: Any, N: Any, P: Any, panel: Any, begin: Any, end: Any
-) -> None:
+def _pack_states(states: Any, first: Any, prev: Any, K: Any, N: Any, P: Any, panel: Any, begin: Any, end: Any) -> None:
     """Panels begin … end − 1 of the [K, N] matrix of the states before K tokens."""
 
 
@@ -177,8 +173,10 @@ def _pack_states_impl(states, first, prev, K, N, P, panel, begin, end):
 
 
 @njit
-def weight_gradient(A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts):
-    """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns. `shifted`: B are states, of which each token takes the one before."""
+def weight_gradient(
+    A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts
+):
+    """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns; `shifted`: B's row is the state before the token."""
     bands, panels, blocks = ceil_div(M, tall), ceil_div(D, panel), ceil_div(tokens, _TOKENS)
     s0, s1 = share(bands, q, parts), share(bands, q + 1, parts)
     p0, p1 = share(panels, q, parts), share(panels, q + 1, parts)
@@ -194,9 +192,7 @@ def weight_gradient(A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, pack
             pack(B + k0 * D, D, k, D, 0, packed, depth(packed, k), panel, p0, p1)
         barrier()
         add = 1 if block else 0
-        multiply_transposed(
-            A + k0 * ldg, ldg, M, packed, k, C, D, D, panel, tall, s0, s1, add, strips, sums, edge
-        )
+        multiply_transposed(A + k0 * ldg, ldg, M, packed, k, C, D, D, panel, tall, s0, s1, add, strips, sums, edge)
 
 
 def backward_loop(row, second_row):
@@ -218,10 +214,10 @@ def backward_loop(row, second_row):
         deep_1, deep_2 = depth(P, columns_1), depth(P, columns_2)
         P2 = P + ph * panel * deep_1
         own = left + q * left_size
-        f, l = share(ph, q, parts), share(ph, q + 1, parts)
-        pack(U, H, columns_1, H, 0, P, deep_1, panel, f, l)
+        f, e = share(ph, q, parts), share(ph, q + 1, parts)
+        pack(U, H, columns_1, H, 0, P, deep_1, panel, f, e)
         if columns_2:
-            pack(U + columns_1 * H, H, columns_2, H, 0, P2, deep_2, panel, f, l)
+            pack(U + columns_1 * H, H, columns_2, H, 0, P2, deep_2, panel, f, e)
         for s in range(T):
             t = s if reverse else T - 1 - s
             start, m = offsets[t], offsets[t + 1] - offsets[t]
@@ -238,7 +234,7 @@ def backward_loop(row, second_row):
             barrier()
             g = dG + (start * ldg + first_1)
             if columns_2:
-                multiply(g + columns_1, ldg, m, P2, columns_2, dc, H, H, panel, tall, f, l, 0, edge, own)
+                multiply(g + columns_1, ldg, m, P2, columns_2, dc, H, H, panel, tall, f, e, 0, edge, own)
                 barrier()
                 for b in range(b0, b1):
                     n = start + b
@@ -250,11 +246,28 @@ def backward_loop(row, second_row):
                 if scaled:
                     _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
                 barrier()
-            multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, f, l, carries, edge, own)
+            multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, f, e, carries, edge, own)
             barrier()
         tokens = offsets[T]
         weight_gradient(
-            dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts
+            dG + first_1,
+            ldg,
+            columns_1,
+            tokens,
+            out,
+            h0,
+            prev,
+            1,
+            H,
+            dU,
+            db_h,
+            shared,
+            panel,
+            tall,
+            own,
+            edge,
+            q,
+            parts,
         )
         weight_gradient(
             dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
@@ -266,10 +279,10 @@ def backward_loop(row, second_row):
             )  # fmt: skip
         if need_dx:
             pd = ceil_div(D, panel)
-            f, l = share(pd, q, parts), share(pd, q + 1, parts)
+            f, e = share(pd, q, parts), share(pd, q + 1, parts)
             barrier()
-            pack(W, D, columns_x, D, shift, P, depth(P, columns_x), panel, f, l)
-            multiply(dG, ldg, tokens, P, columns_x, dx, D, D, panel, tall, f, l, 0, edge, own)
+            pack(W, D, columns_x, D, shift, P, depth(P, columns_x), panel, f, e)
+            multiply(dG, ldg, tokens, P, columns_x, dx, D, D, panel, tall, f, e, 0, edge, own)
         restore(registers)
 
     return backward

@@ -5,6 +5,7 @@ a page fault every 4 KiB, as much as the arithmetic on it.
 """
 
 import threading
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ def aligned(count: int, dtype: torch.dtype) -> Tensor:
 
 def borrow(purpose: str, count: int, dtype: torch.dtype) -> Tensor:
     """`count` uninitialised reals, this thread's until it borrows for `purpose` again."""
-    lent: dict[tuple[str, torch.dtype], Tensor] = _LENT.__dict__
+    lent: dict[Any, Tensor] = _LENT.__dict__
     held = lent.get((purpose, dtype))
     if held is None or len(held) < count:
         lent.pop((purpose, dtype), None)  # given back before more is taken

@@ -1,4 +1,4 @@
-"""The recurrence as two PyTorch operators, forward and backward, on packed tokens; `torch.compile` and `torch.export` see them whole.
+"""The recurrence as two PyTorch operators, forward and backward, on packed tokens; compilers and exporters see them whole.
 
 Dimensions: N tokens, D input, B batch, H hidden, R rows of W, G columns of gates (as the kernel orders them), L = G rounded up.
 """
@@ -317,7 +317,7 @@ def _recurrence_backward_fake(
 def logistic_noise(
     seed: Tensor, rows: int, columns: int, blocks: list[int], chance: float, scale: float, like: Tensor
 ) -> Tensor:
-    """[rows, columns] as `like`: scale · logistic with probability `chance` in columns blocks[0] … blocks[1] − 1 and so on, else 0."""
+    """[rows, columns] as `like`: scale · logistic with probability `chance` between blocks[0] and blocks[1] and so on, else 0."""
     out = like.new_empty(rows, columns)
     edges = [0, *blocks, columns]
     for a, b in zip(edges[::2], edges[1::2], strict=True):
@@ -332,7 +332,9 @@ def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
     return like.new_empty(rows, columns)
 
 
-def bound(steps: int, batch: int, width: int, hidden: int, columns: int, training: bool, half: bool) -> Callable[[], None]:
+def bound(
+    steps: int, batch: int, width: int, hidden: int, columns: int, training: bool, half: bool
+) -> Callable[[], None]:
     """A function that runs the products of a layer and nothing else, see `bound`; for measurements."""
     plan = Plan("products", hidden, columns, columns, 0, columns)
     products, target, tokens = torch.bfloat16 if half else torch.float32, best(), steps * batch
@@ -347,7 +349,11 @@ def bound(steps: int, batch: int, width: int, hidden: int, columns: int, trainin
         **{"T": steps, "B": batch, "training": training, "x": torch.randn(tokens, width)},
         **{"PW": panels(width, columns), "PU": panels(hidden, columns)},
         **{"QW": panels(columns, width), "QU": panels(columns, hidden)},
-        **{"G": torch.zeros(tokens, values["ldg"]), "out": torch.randn(tokens, hidden), "h0": torch.zeros(batch, hidden)},
+        **{
+            "G": torch.zeros(tokens, values["ldg"]),
+            "out": torch.randn(tokens, hidden),
+            "h0": torch.zeros(batch, hidden),
+        },
         **{"dh": torch.zeros(batch, hidden), "dx": torch.zeros(tokens, width), "db": torch.zeros(columns)},
         **{"dW": torch.zeros(columns, width), "dU": torch.zeros(columns, hidden), "prev": torch.zeros(tokens).long()},
         "shared": memory.aligned(_TOKENS * _round_up(max(width, hidden), panel), element),
@@ -373,13 +379,17 @@ def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n:
     )  # fmt: skip
     return (
         dx if ctx.needs_input_grad[0] else None, dW, dU, d_bias, None, None if extra is None else d_extra, dh,
-        None if c0 is None else dc, d_noise if need_noise else None, None, None, None, None, None, None, None, None, None, None, None,
+        None if c0 is None else dc, d_noise if need_noise else None, *[None] * 11,
     )  # fmt: skip
 
 
 def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
-    raise BackendError("backend='cpu'", "has first derivatives only", "a backward pass through a backward pass",
-                       "Use backend='reference' for higher derivatives")
+    raise BackendError(
+        "backend='cpu'",
+        "has first derivatives only",
+        "a backward pass through a backward pass",
+        "Use backend='reference' for higher derivatives",
+    )
 
 
 recurrence.register_autograd(_backward, setup_context=_setup)

@@ -47,7 +47,9 @@ class Plan:
     def text(self) -> str:
         """As one string, which an operator can take."""
         sizes = f"{self.hidden} {self.columns} {self.columns_x} {self.first_1} {self.columns_1} {self.columns_2} {self.shift}"
-        return f"{self.kernel} {sizes} {self.split_points} {self.chunk} {self.hard} {int(self.cells)} {int(self.carries)}"
+        return (
+            f"{self.kernel} {sizes} {self.split_points} {self.chunk} {self.hard} {int(self.cells)} {int(self.carries)}"
+        )
 
     @staticmethod
     @functools.cache

@@ -277,7 +277,10 @@ def _transpose_pairs(A, lda, K, columns, S, deep, sums):
         for k in range(0, deep, W):
             for i in range(W):
                 row = 2 * (k + i)
-                low, high = load(A + (row * lda + j), n if row < K else 0), load(A + ((row + 1) * lda + j), n if row + 1 < K else 0)
+                low, high = (
+                    load(A + (row * lda + j), n if row < K else 0),
+                    load(A + ((row + 1) * lda + j), n if row + 1 < K else 0),
+                )
                 total = total + low + high
                 store(S + ((j + i) * deep + k), pairs(low, high), W)
             transpose(S + (j * deep + k), deep, S + (j * deep + k), deep)

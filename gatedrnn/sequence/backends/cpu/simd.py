@@ -8,10 +8,15 @@ import operator
 from typing import Any
 
 from llvmlite import ir
+from numba import extending
 from numba.core import cgutils, types
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.core.typing import templates
+from numba.core.typing.templates import AbstractTemplate, signature
+from numba.extending import models, register_model
 
+intrinsic: Any = extending.intrinsic  # what it makes is called with other arguments than Python sees
+lower_builtin: Any = extending.lower_builtin
+infer_global: Any = templates.infer_global
 I32, I64 = ir.IntType(32), ir.IntType(64)
 _CONTRACT = ("contract",)
 
@@ -38,8 +43,8 @@ class Vec(types.Type):
 
 
 def _real(fe_type: Any) -> ir.Type:
-    if isinstance(fe_type.real, types.Integer):
-        return ir.IntType(fe_type.real.bitwidth)
+    if fe_type.real in (types.int64, types.uint32):
+        return I64 if fe_type.real == types.int64 else I32
     return ir.DoubleType() if fe_type.real == types.float64 else ir.FloatType()
 
 
@@ -320,7 +325,8 @@ def choose_positive(tyctx: Any, x: Any, a: Any, b: Any) -> Any:
 def _floating(vector: ir.VectorType) -> tuple[ir.VectorType, int, int]:
     """Whole numbers as wide as the reals of `vector`, bits of its significand, and its exponent's bias."""
     double = isinstance(vector.element, ir.DoubleType)
-    return (ir.VectorType(I64 if double else I32, vector.count), *((52, 1022) if double else (23, 126)))
+    shift, bias = (52, 1022) if double else (23, 126)
+    return ir.VectorType(I64 if double else I32, vector.count), shift, bias
 
 
 @intrinsic
@@ -441,7 +447,8 @@ def adjacent(tyctx: Any, first: Any, second: Any) -> Any:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         index = ir.VectorType(I32, sig.args[0].lanes)
         low, high = (
-            builder.shuffle_vector(*args, ir.Constant(index, list(range(start, 2 * index.count, 2)))) for start in (0, 1)
+            builder.shuffle_vector(*args, ir.Constant(index, list(range(start, 2 * index.count, 2))))
+            for start in (0, 1)
         )
         return _pair(builder, low, high)
 

@@ -78,5 +78,7 @@ def best() -> Target:
     """
     name = os.environ.get("GATEDRNN_CPU") or next(iter(targets()))
     if name not in targets():
-        raise ArgumentError("GATEDRNN_CPU", "must name a target of this CPU", repr(name), f"Use {' or '.join(targets())}")
+        raise ArgumentError(
+            "GATEDRNN_CPU", "must name a target of this CPU", repr(name), f"Use {' or '.join(targets())}"
+        )
     return targets()[name]

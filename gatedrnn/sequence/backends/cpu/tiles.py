@@ -3,7 +3,7 @@
 P is one packed panel: K rows of NR consecutive elements, 64-byte aligned. A is read at (row stride, 1), or from a strip: K rows
 of MR consecutive reals (the transposed product's form). Exactly mr × K elements of A, K × NR of P and mr × NR of C are touched.
 An element is a real, or (`bf16`) a pair of bfloat16 whose two products are summed in float32: by matrix registers (AMX), by
-AVX-512's dot product of pairs, or widened. On x86 the loops are assembly: LLVM would hoist loads of an unrolled loop and spill sums.
+AVX-512's dot product of pairs, or widened. On x86 the loops are assembly: LLVM would hoist an unrolled loop's loads, and spill.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class _Shape:
 
 
 def tile_module(target: Target, kind: str) -> str:
-    """IR of `tile(mr, A, row stride, P, K, C, row stride, add)`, `strip(mr, S, P, K, C, row stride, add)`, and of what goes with them."""
+    """IR of `tile(mr, A, row stride, P, K, C, row stride, add)`, of `strip` (no stride of A), and of what goes with them."""
     module = ir.Module("tiles")
     if kind == "bf16" and target.half == "amx":
         _matrix_tiles(module, target)
@@ -65,7 +65,7 @@ def _configure(module: Any, fill: Any) -> None:
     b = ir.IRBuilder(function.append_basic_block())
     if fill:
         layout = b.alloca(ir.ArrayType(_I8, 64))
-        b.store(ir.Constant(layout.type.pointee, None), layout)
+        b.store(ir.Constant(ir.ArrayType(_I8, 64), None), layout)
 
         def put(byte: int, value: Any) -> None:
             b.store(value, b.gep(layout, [_I64(0), _I64(byte)]))
@@ -291,5 +291,3 @@ def _sums_x86(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any) -> 
     )
     value = b.call(assembly, given)
     return [b.extract_value(value, n) for n in range(count)]
-
-

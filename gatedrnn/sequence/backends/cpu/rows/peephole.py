@@ -45,7 +45,19 @@ def backward(g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, s
     if H % W:
         j = H - H % W
         _backward(
-            g + j, c_prev + j, c + j, grad_h + j, grad_g + j, dh + j, dc + j, dg + j, extra + j, d_extra + j, H, hard, H - j
+            g + j,
+            c_prev + j,
+            c + j,
+            grad_h + j,
+            grad_g + j,
+            dh + j,
+            dc + j,
+            dg + j,
+            extra + j,
+            d_extra + j,
+            H,
+            hard,
+            H - j,
         )
 
 
