@@ -1,13 +1,16 @@
 """Every published configuration trains through the real command line; every benchmark runs."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gatedrnn.cli.main import main
+from gatedrnn.sequence.backends.cpu.backend import Cpu
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -24,17 +27,49 @@ def test_config_trains(config: Path, tmp_path: Path, capsys):
     assert "best valid perplexity" in capsys.readouterr().out
 
 
-def test_recurrence_benchmark_runs(tmp_path: Path):
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "recurrence.py"),
-        "--runs",
-        "1",
-        "--json",
-        str(tmp_path / "b.json"),
-    ]
+def test_recurrence_benchmark_runs():
+    command = [sys.executable, str(ROOT / "benchmarks" / "recurrence.py"), "--runs", "1", "--cell", "lstm"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
-    assert "| onlstm | reference |" in done.stdout and (tmp_path / "b.json").exists()
+    assert "| torch.nn.LSTM | torch |" in done.stdout and "| lstm | reference |" in done.stdout
+
+
+def test_bench_json_has_every_row(capsys):
+    assert main(["bench", "--shape", "ragged", "--cell", "gru", "--runs", "1", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    rows = {(row["name"], row["backend"]): row for row in result["rows"]}
+    assert {("torch.nn.LSTM", "torch"), ("torch.nn.GRU", "torch"), ("gru", "reference")} <= set(rows)
+    lengths = [10, 70]
+    assert 32 * lengths[0] <= result["tokens"] <= 32 * lengths[1]
+    gflop = 3 * 2 * result["tokens"] * 3 * 256 * (256 + 256) / 1e9
+    assert rows["gru", "reference"]["gflop"] == pytest.approx(gflop)
+    assert all(row["seconds"] > 0 for row in rows.values())
+
+
+def test_bench_prints_no_speed_of_a_wrong_result(capsys, monkeypatch):
+    right = Cpu.run
+
+    def wrong(self, request):
+        result = right(self, request)
+        return replace(result, output_TBH=result.output_TBH * 1.01)
+
+    monkeypatch.setattr(Cpu, "run", wrong)
+    assert main(["bench", "--cell", "rnn", "--runs", "1"]) == 1
+    shown = capsys.readouterr()
+    assert "must agree with the reference" in shown.err and "| ms |" not in shown.out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--shape", "S9"], "'S9'"),
+        (["--cell", "lsmt"], "'lsmt'"),
+        (["--runs", "0"], "got 0"),
+        (["--backend", "gpu"], "'gpu'"),
+    ],
+)
+def test_bench_names_a_wrong_option(options, told, capsys):
+    assert main(["bench", *options]) == 1
+    assert told in capsys.readouterr().err

@@ -85,7 +85,7 @@ def measure(layer, backend, x, states, *, noise=None, only=None, **kwargs):
     given = {"x": x, **{f"state {n}": state for n, state in enumerate(states)}, **dict(layer.named_parameters())}
     given |= {f"noise {n}": entry for n, entry in enumerate(noise or [])}
     loss = sum((value * probe).sum() for value, probe in chosen)
-    gradients = torch.autograd.grad(loss, list(given.values()), allow_unused=only is not None, materialize_grads=True)
+    gradients = torch.autograd.grad(loss, list(given.values()), materialize_grads=only is not None)
     found = {f"gradient of {name}": gradient for name, gradient in zip(given, gradients, strict=True)}
     return {name: value.detach() for name, value in (values | found).items()}
 
@@ -143,8 +143,6 @@ GATES = {
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("kind", GATES)
 def test_perturbed_gates_equal_the_reference(variant, kind, training):
-    if variant == "rnn-sigmoid" and GATES[kind].straight_through:
-        pytest.skip("a straight-through candidate is not in the kernels")
     layer = make(variant, bidirectional=True, gates=GATES[kind], training=training)
     x, states = inputs_for(layer)
     noise = layer.sample_noise(T, B, torch.Generator().manual_seed(4))
@@ -266,7 +264,7 @@ def test_float32_errs_no_more_than_the_reference(variant, times, sizes):
 @a_few_cells
 def test_float32_on_other_targets(variant, name, monkeypatch):
     monkeypatch.setenv("GATEDRNN_CPU", name)
-    for steps, size, width, hidden in SIZES:
+    for steps, size, width, hidden in ((5, 3, 7, 15), (1, 3, 1, 13), (4, 33, 40, 35)):
         layer = make(variant, width, hidden, bidirectional=True, dtype=torch.float32)
         for lengths in (None, RAGGED[size]):
             check_float32(layer, steps, size, lengths)
@@ -277,8 +275,10 @@ def test_saturated_gates_stay_within_their_bounds(variant):
     layer = make(variant, D, 21, dtype=torch.float32)
     x, states = inputs_for(layer)
     ours, expected = (measure(layer, backend, 1e4 * x, states) for backend in ("cpu", "reference"))
-    equal(ours, expected, 2e-6)
+    equal(ours, expected, 1e-4)  # a slope 1 - y² next to 0 is off by what rounds y = 1, 1e-7 of 1
     for name, value in ours.items():
+        if not name.startswith("gradient"):
+            equal({name: value}, {name: expected[name]}, 2e-6)
         if name.endswith("gate 0"):
             assert value.min() >= 0 and value.max() <= 1 + 1e-6, name
 
@@ -328,12 +328,15 @@ def detached(arguments, grad):
     return tuple(one(value) for value in arguments)
 
 
-@pytest.mark.parametrize("lengths", [None, RAGGED[B]], ids=["whole", "ragged"])
-@pytest.mark.parametrize("variant", ["lstm", "peephole", "gru-after", "rnn-tanh"])
-def test_opcheck_of_the_recurrence_and_its_backward(variant, lengths, monkeypatch):
+@pytest.mark.parametrize(
+    ("variant", "hidden", "lengths"),
+    [("lstm", 16, None), ("lstm", H, None), ("peephole", 16, RAGGED[B]), ("gru-after", 16, None)],
+    ids=["lstm", "lstm-odd", "peephole-ragged", "gru-after"],
+)
+def test_opcheck_of_the_recurrence_and_its_backward(variant, hidden, lengths, monkeypatch):
     forward = spied(monkeypatch, torch.ops.gatedrnn, "recurrence")
     backward = spied(monkeypatch, operators, "recurrence_backward")
-    layer = make(variant, dtype=torch.float32, gates=Gates(evaluation_temperature=0.7))
+    layer = make(variant, D, hidden, dtype=torch.float32, gates=Gates(evaluation_temperature=0.7))
     measure(layer, "cpu", *inputs_for(layer), lengths=lengths, noise=[torch.randn(T, B, layer.spec.rows)])
     monkeypatch.undo()
     (forward,), (backward,) = forward, backward
@@ -343,7 +346,7 @@ def test_opcheck_of_the_recurrence_and_its_backward(variant, lengths, monkeypatc
 
 def test_opcheck_of_a_recurrence_that_draws_its_noise(monkeypatch):
     forward = spied(monkeypatch, torch.ops.gatedrnn, "recurrence")
-    layer = make("g2lstm", dtype=torch.float32, training=True)
+    layer = make("g2lstm", D, 16, dtype=torch.float32, training=True)
     call(layer, *inputs_for(layer))
     monkeypatch.undo()
     assert forward[0][9] is not None  # the seed
@@ -546,7 +549,6 @@ def test_non_contiguous_input_states_weights_and_gradients(variant):
 # 7. Repeatability.
 
 
-
 @pytest.fixture
 def threads():
     before = torch.get_num_threads()
@@ -572,22 +574,24 @@ def test_threads_change_next_to_nothing_and_runs_nothing(variant, size, ragged, 
 # 8. Autocast.
 
 
-def check_bfloat16(layer, sizes):
+def check_bfloat16(layer, sizes, of_a_gradient=2e-2):
     for steps, size in sizes:
         x, states = inputs_for(layer, steps, size)
         for lengths in (None, [1 + 3 * row % steps for row in range(size)]):
-            expected = measure(layer, "cpu", x, states, lengths=lengths)
+            expected = measure(layer, "reference", x, states, lengths=lengths)
             with torch.autocast("cpu", torch.bfloat16):
                 ours = measure(layer, "cpu", x, states, lengths=lengths)
             assert all(value.dtype == torch.float32 for value in ours.values())
-            assert not torch.equal(ours["output"], expected["output"])  # or autocast did nothing
+            assert norm_error(ours, expected)["output"] > 1e-5  # or autocast did nothing
             for name, error in norm_error(ours, expected).items():
-                assert error < 2e-2, f"{name}: {error:.1e}"
+                assert error < (of_a_gradient if name.startswith("gradient") else 2e-2), f"{name}: {error:.1e}"
 
 
 @every_cell
 def test_bfloat16_products_keep_float32_results(variant):
-    check_bfloat16(make(variant, 40, 35, bidirectional=True, dtype=torch.float32), [(6, 33), (5, 3)])
+    layer = make(variant, 40, 35, bidirectional=True, dtype=torch.float32)
+    kink = 0.1 if variant == "rnn-relu" else 2e-2  # rounding moves some units across 0, where the slope jumps
+    check_bfloat16(layer, [(6, 33), (5, 3)], kink)
 
 
 @pytest.mark.parametrize("name", targets())
@@ -615,7 +619,7 @@ def test_autocast_to_float16_is_the_reference_s(monkeypatch):
     layer = make("lstm", dtype=torch.float32)
     x, states = inputs_for(layer)
     with torch.no_grad(), torch.autocast("cpu", torch.float16):
-        with pytest.raises(BackendError, match="autocast to torch.float16"):
+        with pytest.raises(BackendError, match=r"autocast to torch\.float16"):
             call(layer, x, states)
         layer.backend = "auto"
         output, here = ran_on_cpu(monkeypatch, lambda: call(layer, x, states)[0])
@@ -829,7 +833,9 @@ REFUSED = {
     "bfloat16": (lambda: Recurrent("gru", D, H, dtype=torch.bfloat16), "torch.bfloat16"),
     "meta": (lambda: Recurrent("lstm", D, H, device="meta"), "meta"),
     "hard candidate": (
-        lambda: Recurrent("rnn", D, H, nonlinearity="sigmoid", gates=Gates(straight_through=True)),
+        lambda: Recurrent(
+            "rnn", D, H, nonlinearity="sigmoid", gates=Gates(straight_through=True, names=("cell_candidate",))
+        ),
         "straight-through candidate",
     ),
 }
@@ -840,11 +846,12 @@ def test_what_has_no_kernel_runs_on_the_reference_or_says_why(case, monkeypatch)
     build, reason = REFUSED[case]
     layer = build()
     x = torch.randn(T, B, D).to(layer.weight_hh_l0)
-    (output, _), here = ran_on_cpu(monkeypatch, lambda: layer(x))
+    states = [torch.zeros(1, B, H).to(x) for _ in layer.spec.states]
+    (output, _), here = ran_on_cpu(monkeypatch, lambda: call(layer, x, states))
     assert output.shape == (T, B, H) and not here
     layer.backend = "cpu"
     with pytest.raises(BackendError, match=f"backend='cpu'.*{reason}.*Use backend='auto'"):
-        layer(x)
+        call(layer, x, states)
 
 
 @every_cell

@@ -15,43 +15,11 @@ from gatedrnn.sequence.backends.cpu.target import Target
 KINDS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
 _POINTERS_TO_INT = ("offsets", "prev", "starts")
-_INTEGERS = frozenset(
-    [
-        "T",
-        "B",
-        "D",
-        "H",
-        "K",
-        "C",
-        "N",
-        "R",
-        "hard",
-        "reverse",
-        "columns_x",
-        "first_1",
-        "columns_1",
-        "columns_2",
-        "columns",
-        "shift",
-        "ldg",
-        "panel",
-        "tall",
-        "packed",
-        "noisy",
-        "scaled",
-        "cells",
-        "carries",
-        "need_dx",
-        "grad_h_stride",
-        "grad_g_stride",
-        "extra_size",
-        "scratch_size",
-        "left_size",
-        "training",
-        "blocks",
-        "seed",
-    ]
-)
+_INTEGERS = (
+    "T", "B", "D", "H", "K", "C", "N", "R", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns",
+    "shift", "ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "training", "blocks", "seed",
+    "grad_h_stride", "grad_g_stride", "extra_size", "scratch_size", "left_size",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

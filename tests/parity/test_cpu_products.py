@@ -1,0 +1,221 @@
+"""The packed product by itself: every target and precision against float64, within its bound and within its memory."""
+
+import functools
+import inspect
+
+import pytest
+
+pytest.importorskip("numba")
+
+import torch
+from numba.core import types
+
+from gatedrnn.sequence.backends.cpu import build, memory, team
+from gatedrnn.sequence.backends.cpu.product import (
+    M_BLOCK,
+    ceil_div,
+    depth,
+    multiply,
+    multiply_transposed,
+    pack,
+    pack_transposed,
+    share,
+)
+from gatedrnn.sequence.backends.cpu.simd import Ptr, barrier, keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.target import targets
+from gatedrnn.sequence.backends.cpu.tiles import tile_module
+
+KINDS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
+GUARD = 64  # elements before and after
+SIZES = [
+    (1, 1, 1), (1, 300, 2), (2, 3, 1), (3, 5, 2), (5, 2, 3), (12, 32, 32), (13, 33, 31), (31, 12, 13), (32, 31, 33), (33, 97, 12),
+    (97, 13, 97), (97, 33, 300), (300, 1, 5), (300, 97, 33), (2, 300, 300), (12, 97, 300), (33, 32, 1), (300, 300, 97),
+]  # fmt: skip
+WIDTHS = {
+    target.lanes: name for name, target in targets().items()
+}  # targets that differ in bfloat16 only share the rest
+every_product = pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for name in targets() for kind in KINDS if kind == "bf16" or name in WIDTHS.values()],
+)
+
+
+def _product(
+    right_transposed, left_transposed, M, N, K, shift, scaled, lda, ldb, ldc, add, panel, tall, room, A, B, scale, P, C, sums,
+    edge, left,
+):  # fmt: skip
+    q, parts = thread(), threads()
+    own_edge, own_left = edge + q * (16 + tall * panel), left + q * room
+    keep(own_edge)
+    panels, strips = ceil_div(N, panel), ceil_div(M, tall)
+    first, last = share(panels, q, parts), share(panels, q + 1, parts)
+    if right_transposed:
+        pack_transposed(B, ldb, K, N, shift, scale, scaled, P, panel, first, last)
+    else:
+        pack(B, ldb, K, N, shift, P, depth(P, K), panel, first, last)
+    barrier()
+    if left_transposed:
+        first, last = share(strips, q, parts), share(strips, q + 1, parts)
+        multiply_transposed(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, own_left, sums, own_edge + 16)
+    else:
+        multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, own_edge + 16, own_left)
+    restore(own_edge)
+
+
+@functools.cache
+def compiled(name, kind):
+    """The address of `_product` for a target and precision."""
+    team.link()
+    target = targets()[name]
+    real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
+    packed = Ptr(types.uint32, target.lanes) if kind == "bf16" else real
+    pointers = {"A": real, "B": real, "scale": real, "P": packed, "C": real, "sums": real, "edge": real, "left": packed}
+    arguments = [pointers.get(argument, types.intp) for argument in inspect.signature(_product).parameters]
+    code = build.compile_entry(_product, arguments, target, tile_module(target, kind))
+    return build.load(code, "entry", target)
+
+
+def nan_filled(count, dtype):
+    """`count` elements on a cache line, NaN like the guards around them; pairs of bfloat16 NaN for int32."""
+    whole = memory.aligned(count + 2 * GUARD, dtype)
+    whole.fill_(0x7FC07FC0 if dtype == torch.int32 else torch.nan)
+    return whole, whole[GUARD : GUARD + count]
+
+
+def matrix(values, stride):
+    """The memory, and a view of it as `values`, rows `stride` apart with NaN between."""
+    rows, columns = values.shape
+    whole, inner = nan_filled(rows * stride, values.dtype)
+    view = inner.view(rows, stride)[:, :columns]
+    view.copy_(values)
+    return whole, view
+
+
+def untouched(whole, view):
+    """Whether everything but `view` is still NaN."""
+    rest = whole.clone()
+    offset = view.storage_offset() - whole.storage_offset()
+    rest.as_strided(view.shape, view.stride(), rest.storage_offset() + offset).fill_(torch.nan)
+    return bool(rest.isnan().all())
+
+
+def multiplied(
+    name, kind, A, B, *, add=None, scale=None, shift=0, right_transposed=False, left_transposed=False, team_size=1
+):
+    """C and the sums over k of A, after what lies around them was found untouched. A [M, K] (or [K, M]), B [K, N] (or [N, K])."""
+    target = targets()[name]
+    panel = target.panel // (2 if kind == "f64" else 1)
+    tall = 32 if kind == "bf16" and target.half == "amx" else target.rows
+    element = torch.int32 if kind == "bf16" else A.dtype
+    M, K = A.shape[::-1] if left_transposed else A.shape
+    N = B.shape[0] if right_transposed else B.shape[1]
+    deep = -(-K // 32) * 16 if kind == "bf16" else K
+    a, b = matrix(A, A.shape[1] + 3), matrix(B, B.shape[1] + 5)
+    c = matrix(torch.full((M, N), torch.nan, dtype=A.dtype) if add is None else add, N + 2)
+    sums = nan_filled(M, A.dtype)
+    sums[1].zero_()
+    scales = matrix(torch.zeros(1, N, dtype=A.dtype) if scale is None else scale[None], N)
+    room = M_BLOCK * max(deep, 256)
+    P, edge = nan_filled(-(-N // panel) * panel * deep, element), nan_filled(team_size * (16 + tall * panel), A.dtype)
+    left = nan_filled(team_size * room, element)
+    numbers = [right_transposed, left_transposed, M, N, K, shift, scale is not None, a[1].stride(0), b[1].stride(0)]
+    numbers += [c[1].stride(0), add is not None, panel, tall, room]
+    tensors = [a[1], b[1], scales[1], P[1], c[1], sums[1], edge[1], left[1]]
+    team.run(compiled(name, kind), [*map(int, numbers), *(tensor.data_ptr() for tensor in tensors)], team_size)
+    assert torch.equal(a[1], A) or A.isnan().any()
+    assert torch.equal(b[1], B)
+    for whole, view in (a, b, c, sums, edge):
+        assert untouched(whole, view)
+    for whole, view in (P, left):
+        guards = torch.cat([whole[:GUARD], whole[GUARD + len(view) :]])
+        assert bool((guards == 0x7FC07FC0).all() if element == torch.int32 else guards.isnan().all())
+    return c[1].clone(), sums[1].clone()
+
+
+def expected(kind, A, B, *, add=None, scale=None, shift=0, right_transposed=False, left_transposed=False, team_size=1):
+    """The product in float64 of what the kernel is given, and the bound of a sum of K rounded products and an addition."""
+    B = B.roll(-shift, 0)
+    if right_transposed:
+        B = (B if scale is None else B * scale[:, None]).t()
+    A = A.t() if left_transposed else A
+    K = A.shape[1]
+    if kind == "bf16":
+        A, B = A.bfloat16(), B.bfloat16()
+    A, B = A.double(), B.double()
+    more = 0.0 if add is None else add.double()
+    unit = 2.0**-53 if kind == "f64" else 2.0**-24
+    return A @ B + more, (K + 4) * unit * (A.abs() @ B.abs() + abs(more))
+
+
+def check(name, kind, A, B, **given):
+    C, sums = multiplied(name, kind, A, B, **given)
+    exact, bound = expected(kind, A, B, **given)
+    assert ((C - exact).abs() <= bound).all(), (A.shape, B.shape, given.keys())
+    if given.get("left_transposed"):
+        unit = 2.0**-53 if kind == "f64" else 2.0**-24
+        assert ((sums - A.double().sum(0)).abs() <= (len(A) + 4) * unit * A.double().abs().sum(0)).all()
+
+
+def drawn(kind, *shape):
+    return torch.randn(shape, dtype=torch.float64 if kind == "f64" else torch.float32)
+
+
+@every_product
+def test_products_are_right_and_touch_nothing_else(name, kind):
+    torch.manual_seed(1)
+    for M, N, K in SIZES:
+        A, B = drawn(kind, M, K), drawn(kind, K, N)
+        for add in (None, drawn(kind, M, N)):
+            check(name, kind, A, B, add=add)
+            check(name, kind, A, B.t().contiguous(), add=add, right_transposed=True)
+            check(name, kind, A.t().contiguous(), B, add=add, left_transposed=True)
+
+
+@every_product
+def test_rows_begin_where_they_are_told_and_columns_are_scaled(name, kind):
+    torch.manual_seed(2)
+    for M, N, K in [(5, 33, 31), (13, 97, 12), (3, 12, 97), (2, 3, 5)]:
+        A, B, scale = drawn(kind, M, K), drawn(kind, K, N), drawn(kind, N)
+        for part in (1, 2):
+            check(name, kind, A, B, shift=part * K // 3)
+            given = {"shift": part * N // 3, "right_transposed": True}
+            check(name, kind, A, B.t().contiguous(), **given)
+            check(name, kind, A, B.t().contiguous(), scale=scale, **given)
+
+
+@every_product
+def test_two_threads_share_a_product(name, kind):
+    torch.manual_seed(3)
+    if team._openmp() is None:
+        pytest.skip("no pool of threads to borrow")
+    for M, N, K in [(1, 1, 1), (33, 97, 31), (97, 13, 300), (300, 97, 33)]:
+        A, B = drawn(kind, M, K), drawn(kind, K, N)
+        for flags in ({}, {"left_transposed": True}, {"right_transposed": True}):
+            a = A.t().contiguous() if "left_transposed" in flags else A
+            b = B.t().contiguous() if "right_transposed" in flags else B
+            check(name, kind, a, b, team_size=2, **flags)
+            assert torch.equal(*(multiplied(name, kind, a, b, team_size=size, **flags)[0] for size in (1, 2)))
+
+
+@every_product
+def test_nan_and_infinity_stay_in_their_row(name, kind):
+    torch.manual_seed(4)
+    M, N, K = 14, 35, 33
+    A, B = drawn(kind, M, K), drawn(kind, K, N)
+    A[3, 7], A[5, 32] = torch.nan, torch.inf
+    C, _ = multiplied(name, kind, A, B)
+    assert C[3].isnan().all() and C[5].isinf().all()
+    assert C[[m for m in range(M) if m not in (3, 5)]].isfinite().all()
+    C, _ = multiplied(name, kind, A.t().contiguous(), B, left_transposed=True)
+    assert C[3].isnan().all() and C[5].isinf().all()
+    assert C[[m for m in range(M) if m not in (3, 5)]].isfinite().all()
+
+
+@pytest.mark.parametrize("name", targets())
+def test_bfloat16_rounds_to_the_nearest_even(name):
+    values = torch.tensor([1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8, 1.0 + 2.0**-8 + 2.0**-20, -1.0 - 2.0**-8, 3.4e38, 1e-30])
+    ones = torch.eye(len(values))
+    C, _ = multiplied(name, "bf16", torch.diag(values), ones)
+    assert torch.equal(C.diagonal(), values.bfloat16().float())
+    C, _ = multiplied(name, "bf16", ones, torch.diag(values), right_transposed=True)
+    assert torch.equal(C.diagonal(), values.bfloat16().float())
