@@ -185,7 +185,7 @@ def bench(options: Options) -> int:
     cells, backends = options.cell or list(CELLS), tuple(options.backend or ("cpu", "reference"))
     results = []
     for shape in options.shape or ["S3"]:
-        result = measure(shape, cells, options.runs, backends, options.mm, options.memory)
+        result = measure(shape, cells, options.runs, backends, options.mm, options.parts, options.memory)
         results.append(result)
         if not options.json:
             print(markdown(result), flush=True)

@@ -111,6 +111,7 @@ def _bench(parser: ArgumentParser) -> None:
     parser.add_argument("--backend", metavar="NAME", action="append", help="repeatable: cpu, reference [both]")
     parser.add_argument("--runs", type=int, default=9, help="timed runs of each, in turn; the median counts")
     parser.add_argument("--mm", action="store_true", help="also the products by torch.mm")
+    parser.add_argument("--parts", action="store_true", help="also each part of the products by itself")
     parser.add_argument("--memory", action="store_true", help="also peak memory, a process a model (Linux)")
 
 

@@ -52,7 +52,13 @@ class Shape:
     ragged: bool = False
     streamed: bool = False
 
+    @property
+    def parts(self) -> int:
+        """The products that a step needs, a bit each of `PARTS`."""
+        return 31 if self.training else 3
 
+
+PARTS = {"W x, all steps": 1, "U h', step by step": 2, "Uᵀ dg, step by step": 4, "dW, dU, db": 8, "dx": 16}
 _WIDE = (400, 1150, 1150, 400)
 SHAPES = {
     "S1": Shape(_WIDE, 10, 70, 20),
@@ -81,6 +87,7 @@ def measure(
     runs: int = 9,
     backends: tuple[str, ...] = ("cpu", "reference"),
     mm: bool = False,
+    parts: bool = False,
     memory: bool = False,
 ) -> dict[str, Any]:
     """Time cells × backends, their torch.nn peers and bounds at one shape.
@@ -91,6 +98,7 @@ def measure(
         runs: timed runs of each, in turn, after one that warms up.
         backends: "cpu" (with and without bfloat16 products), "reference".
         mm: also time the products by torch.mm.
+        parts: also time each part of the products by itself, in float32.
         memory: also measure the peak memory of training, in a process of its own each.
 
     Returns: shape, about (threads, machine, versions), tokens a run, and rows.
@@ -102,7 +110,7 @@ def measure(
         CELLS[cell]  # an unknown one raises, with the nearest
     for backend in backends:
         one_of("bench.backend", backend, list(BACKENDS))
-    candidates = dict(_candidates(shape, cells, backends, mm))
+    candidates = dict(_candidates(shape, cells, backends, mm, parts))
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in candidates}
     for run in range(runs + 1):
         for key, (step, _) in candidates.items():
@@ -154,7 +162,9 @@ def peers(cell: str, shape: Shape) -> nn.ModuleList:
 Candidate = tuple[tuple[str, str], tuple[Callable[[], None], float]]
 
 
-def _candidates(shape: Shape, cells: list[str], backends: tuple[str, ...], mm: bool) -> Iterator[Candidate]:
+def _candidates(
+    shape: Shape, cells: list[str], backends: tuple[str, ...], mm: bool, parts: bool
+) -> Iterator[Candidate]:
     """((name, backend), (a function that runs one step, GFLOP))."""
     torch.manual_seed(0)
     for cell in [c for c in PEERS if c in cells or c == "lstm"]:
@@ -168,9 +178,14 @@ def _candidates(shape: Shape, cells: list[str], backends: tuple[str, ...], mm: b
                 label = f"{backend}, bf16" if half else backend
                 yield (cell, label), (_runner(stack(cell, shape, backend), shape, half), gflop(cell, shape))
             if backend == "cpu" and not shape.ragged:
+                whole = gflop(cell, shape)
                 for half in (False, True):
                     label = "bf16" if half else "float32"
-                    yield (f"{cell}: products only", label), (_bound(cell, shape, half), gflop(cell, shape))
+                    yield (f"{cell}: products only", label), (_bound(cell, shape, half, shape.parts), whole)
+                for name, part in PARTS.items() if parts else ():
+                    if part & shape.parts:
+                        amount = whole * (2 if part == PARTS["dW, dU, db"] else 1) / (6 if shape.training else 2)
+                        yield (f"{cell}: {name}", "float32, part"), (_bound(cell, shape, False, part), amount)
         if mm and not shape.ragged:
             yield (f"{cell}: products only", "torch.mm"), (_mm(cell, shape), gflop(cell, shape))
 
@@ -218,7 +233,7 @@ def _runner(layers: nn.ModuleList, shape: Shape, half: bool = False) -> Callable
         with torch.autocast("cpu", torch.bfloat16) if half else nullcontext(), torch.set_grad_enabled(shape.training):
             y = run(layers, x, shape, states)
         if shape.training:
-            layers.zero_grad(set_to_none=False)
+            layers.zero_grad()
             y.square().mean().backward()
 
     return step
@@ -251,12 +266,11 @@ def check(cell: str, shape: Shape, backend: str, half: bool) -> None:
         )  # fmt: skip
 
 
-def _bound(cell: str, shape: Shape, half: bool) -> Callable[[], None]:
+def _bound(cell: str, shape: Shape, half: bool, parts: int) -> Callable[[], None]:
     from gatedrnn.sequence.backends.cpu.operators import bound
 
     parts = [
-        bound(shape.steps, shape.batch, a, b, layer.spec.rows, shape.training, half)
-        for layer, a, b in _layers(cell, shape)
+        bound(shape.steps, shape.batch, a, b, layer.spec.rows, parts, half) for layer, a, b in _layers(cell, shape)
     ]
 
     def step() -> None:

@@ -7,7 +7,11 @@ def markdown(result: dict[str, Any]) -> str:
     """One shape's table: time, speed, ratio to torch.nn.LSTM, GFLOP/s, share of the bound, peak memory if measured."""
     rows, about = result["rows"], result["about"]
     base = next(row for row in rows if row["name"] == "torch.nn.LSTM")["seconds"]
-    bounds = {(row["name"].split(":")[0], row["backend"]): row["seconds"] for row in rows if ":" in row["name"]}
+    bounds = {
+        (row["name"].split(":")[0], row["backend"]): row["seconds"]
+        for row in rows
+        if row["name"].endswith(": products only")
+    }
     kind = "training" if result["training"] else "inference"
     details = f"{about['threads']} threads, {about['machine']} ({about['target']}), torch {about['torch']}"
     widths = " → ".join(map(str, result["sizes"]))

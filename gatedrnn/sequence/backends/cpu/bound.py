@@ -10,24 +10,26 @@ from gatedrnn.sequence.backends.cpu.simd import thread, threads
 
 
 def products(
-    T, B, D, H, columns, ldg, panel, tall, training, prev, x, PW, PU, QW, QU, G, out, h0, dh, dx, dW, dU, db, shared,
-    scratch, scratch_size, left, left_size,
+    T, B, D, H, columns, ldg, panel, tall, parts, prev, x, PW, PU, QW, QU, G, out, h0, dh, dx, dW, dU, db, shared, scratch,
+    scratch_size, left, left_size,
 ):  # fmt: skip
-    """W x for all steps and U h' for each; then, if `training`, U's and W's transposes, and both weights' gradients."""
-    q, parts = thread(), threads()
+    """`parts`, a bit each: W x of all steps; U h' of each step; its transpose; gradients of the weights; gradient of x."""
+    q, team = thread(), threads()
     edge, own, N = scratch + q * scratch_size, left + q * left_size, T * B
-    panels = ceil_div(columns, panel)
-    f, e = share(panels, q, parts), share(panels, q + 1, parts)
-    multiply(x, D, N, PW, D, G, ldg, columns, panel, tall, f, e, 0, edge, own)
-    for t in range(T):
+    across = ceil_div(columns, panel)
+    f, e = share(across, q, team), share(across, q + 1, team)
+    if parts & 1:
+        multiply(x, D, N, PW, D, G, ldg, columns, panel, tall, f, e, 0, edge, own)
+    for t in range(T if parts & 2 else 0):
         multiply(out + t * B * H, H, B, PU, H, G + t * B * ldg, ldg, columns, panel, tall, f, e, 0, edge, own)
-    if training:
-        panels = ceil_div(H, panel)
-        f, e = share(panels, q, parts), share(panels, q + 1, parts)
-        for t in range(T):
-            multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, f, e, 0, edge, own)
-        weight_gradient(G, ldg, columns, N, out, h0, prev, 0, H, dU, db, shared, panel, tall, own, edge, q, parts)
-        weight_gradient(G, ldg, columns, N, x, x, prev, 0, D, dW, db, shared, panel, tall, own, edge, q, parts)
-        panels = ceil_div(D, panel)
-        f, e = share(panels, q, parts), share(panels, q + 1, parts)
+    across = ceil_div(H, panel)
+    f, e = share(across, q, team), share(across, q + 1, team)
+    for t in range(T if parts & 4 else 0):
+        multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, f, e, 0, edge, own)
+    if parts & 8:
+        weight_gradient(G, ldg, columns, N, out, h0, prev, 0, H, dU, db, shared, panel, tall, own, edge, q, team)
+        weight_gradient(G, ldg, columns, N, x, x, prev, 0, D, dW, db, shared, panel, tall, own, edge, q, team)
+    if parts & 16:
+        across = ceil_div(D, panel)
+        f, e = share(across, q, team), share(across, q + 1, team)
         multiply(G, ldg, N, QW, columns, dx, D, D, panel, tall, f, e, 0, edge, own)

@@ -17,7 +17,7 @@ _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of
 _POINTERS_TO_INT = ("offsets", "prev", "starts")
 _INTEGERS = (
     "T", "B", "D", "H", "K", "C", "N", "R", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns",
-    "shift", "ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "training", "blocks", "seed",
+    "shift", "ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "parts", "blocks", "seed",
     "grad_h_stride", "grad_g_stride", "extra_size", "scratch_size", "left_size",
 )  # fmt: skip
 
@@ -75,7 +75,7 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
 
 _NAMES = {
     "products": (
-        "T B D H columns ldg panel tall training prev x PW PU QW QU G out h0 dh dx dW dU db shared scratch scratch_size "
+        "T B D H columns ldg panel tall parts prev x PW PU QW QU G out h0 dh dx dW dU db shared scratch scratch_size "
         "left left_size"
     ),
     "draw": "N R blocks seed starts chance out",

@@ -332,10 +332,8 @@ def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
     return like.new_empty(rows, columns)
 
 
-def bound(
-    steps: int, batch: int, width: int, hidden: int, columns: int, training: bool, half: bool
-) -> Callable[[], None]:
-    """A function that runs the products of a layer and nothing else, see `bound`; for measurements."""
+def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, half: bool) -> Callable[[], None]:
+    """A function that runs `parts` of the products of a layer and nothing else, see `bound`; for measurements."""
     plan = Plan("products", hidden, columns, columns, 0, columns)
     products, target, tokens = torch.bfloat16 if half else torch.float32, best(), steps * batch
     threads = _threads(plan, tokens, width)
@@ -346,7 +344,7 @@ def bound(
         return memory.aligned(_depth(rows, products) * _round_up(across, panel), element).zero_()
 
     values |= {
-        **{"T": steps, "B": batch, "training": training, "x": torch.randn(tokens, width)},
+        **{"T": steps, "B": batch, "parts": parts, "x": torch.randn(tokens, width)},
         **{"PW": panels(width, columns), "PU": panels(hidden, columns)},
         **{"QW": panels(columns, width), "QU": panels(columns, hidden)},
         **{

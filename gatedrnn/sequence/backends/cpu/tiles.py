@@ -15,7 +15,7 @@ from gatedrnn.sequence.backends.cpu.target import Target
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _ANY, _VOID = ir.PointerType(), ir.VoidType()
-_AHEAD = 16  # rows of P fetched before use
+_AHEAD = 192  # rows of P fetched before use, divided by the tile's: few rows wait for memory, many for arithmetic
 _UNROLL = 4
 
 
@@ -43,6 +43,11 @@ class _Shape:
     def panel(self) -> int:
         """NR."""
         return self.vector.count * self.target.vectors
+
+    @property
+    def ahead(self) -> int:
+        """Rows of P that are fetched before their use."""
+        return min(96, max(16, _AHEAD // self.rows))
 
 
 def tile_module(target: Target, kind: str) -> str:
@@ -256,7 +261,7 @@ def _sums_x86(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any) -> 
         row_bytes = shape.panel * shape.size
         lines = [f"vmovap{kind} {u * row_bytes + v * V.count * shape.size}({panel}), {p[v]}" for v in range(len(p))]
         ahead = range(0, row_bytes, 64)
-        lines += [f"prefetcht0 {(u + _AHEAD) * row_bytes + byte}({panel})" for byte in ahead]
+        lines += [f"prefetcht0 {(u + shape.ahead) * row_bytes + byte}({panel})" for byte in ahead]
         for i in range(shape.rows):
             if shape.strided:
                 inner = ("", f",{stride}", f",{stride},2")[i % 3]
