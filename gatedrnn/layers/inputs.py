@@ -166,7 +166,8 @@ def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype
 
 
 def _autocast(like: Tensor) -> bool:
-    return torch.is_autocast_enabled(like.device.type)
+    kind = like.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("numba")
 
 import torch
+from torch.autograd import forward_ad
 from torch.func import functional_call
 
 from gatedrnn import CELLS, Gates, Recurrent
@@ -413,6 +414,43 @@ def test_second_derivatives_are_refused_and_name_the_reference():
     (first,) = torch.autograd.grad((layer(x)[0] ** 2).sum(), x, create_graph=True)
     with pytest.raises((BackendError, RuntimeError), match="backend='reference'"):
         torch.autograd.grad(first.sum(), x)
+
+
+def dual(function, x, tangent):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, tangent))).tangent.clone()
+
+
+TRANSFORMS = {
+    "jvp": lambda function, x, v: torch.func.jvp(function, (x,), (v,))[1],
+    "dual": dual,
+    "grad": lambda function, x, v: torch.func.grad(lambda x: (function(x) ** 2).sum())(x),
+    "vjp": lambda function, x, v: torch.func.vjp(function, x)[1](torch.ones_like(function(x)))[0],
+    "vmap": lambda function, x, v: torch.func.vmap(function)(torch.stack([x, v])),
+    "batched": lambda function, x, v: torch.autograd.functional.jacobian(
+        lambda x: function(x).sum(0), x, vectorize=True
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_function_transforms_are_right_under_auto_and_never_wrong_by_name(transform):
+    layer = make("lstm")
+    x, _ = inputs_for(layer)
+    v = torch.randn_like(x)
+    layer.backend = "reference"
+    expected = TRANSFORMS[transform](lambda x: layer(x)[0], x, v).detach()
+    assert torch.count_nonzero(expected)
+    layer.backend = "cpu"
+    try:
+        found = TRANSFORMS[transform](lambda x: layer(x)[0], x, v).detach()
+    except (RuntimeError, NotImplementedError):
+        found = expected
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    layer.backend = "auto"
+    found = TRANSFORMS[transform](lambda x: layer(x)[0], x, v).detach()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @every_cell

@@ -5,6 +5,7 @@ Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from gatedrnn.sequence.backends.cpu.availability import unavailable
@@ -29,6 +30,8 @@ class Cpu:
             return f"autocast to {torch.get_autocast_dtype('cpu')} of weights in {weight.dtype}"
         elif x.dtype != weight.dtype:
             return f"the input is {x.dtype}, the weights {weight.dtype}"
+        if not torch.compiler.is_compiling() and _transformed():
+            return "a function transform or forward-mode differentiation is at work"
         plan = plan_for(request.cell.step, request.spec)
         return plan if isinstance(plan, str) else unavailable(weight)
 
@@ -73,6 +76,11 @@ class Cpu:
                 dead = torch.arange(T)[:, None] >= request.lengths_B
                 gates = {name: gate.masked_fill(dead[..., None], 0) for name, gate in gates.items()}
         return Result(_padded(h_NH, index, T, B), tuple(finals), gates)
+
+
+def _transformed() -> bool:
+    """Whether torch.func or forward_ad looks on: the operator has a backward formula only."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _half() -> bool:

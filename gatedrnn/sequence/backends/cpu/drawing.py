@@ -7,7 +7,17 @@ from numba import njit
 
 from gatedrnn.sequence.backends.cpu.functions import log
 from gatedrnn.sequence.backends.cpu.product import share
-from gatedrnn.sequence.backends.cpu.simd import choose_positive, lanes, load, philox, splat, store, thread, threads
+from gatedrnn.sequence.backends.cpu.simd import (
+    choose_positive,
+    lanes,
+    load,
+    minimum,
+    philox,
+    splat,
+    store,
+    thread,
+    threads,
+)
 
 
 def draw(N, R, blocks, seed, starts, chance, out):
@@ -38,6 +48,6 @@ def draw_block(number, row, width, seed, chance, add):
 def _put(row, n, u, chance, add):
     if n > 0:
         p = splat(row, chance[0])
-        inside = choose_positive(p - u, u * splat(row, chance[1]), 0.5)
+        inside = choose_positive(p - u, minimum(u * splat(row, chance[1]), 1.0 - 2.0**-24), 0.5)
         noise = log(inside / (1.0 - inside)) * splat(row, chance[2])
         store(row, noise + load(row, n) if add else noise, n)

@@ -1,7 +1,7 @@
-"""Working memory of the kernels.
+"""Memory of the kernels, which is used again: fresh memory costs a page fault every 4 KiB, as much as the arithmetic on it.
 
-What an operator needs only while it runs is lent from one buffer a purpose and thread, which grows and stays: fresh memory costs
-a page fault every 4 KiB, as much as the arithmetic on it.
+What an operator needs only while it runs is lent from one buffer a purpose and thread, which grows and stays. What it gives out
+and is large (gate values, gradients) lies in storages that are remembered, and taken again once nobody else holds them.
 """
 
 import threading
@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 _LENT = threading.local()
+_LARGE_BYTES = 1 << 20
+_IDLE = 128  # large tensors given out before an idle storage is let go
+_USERS: Any = getattr(torch._C, "_storage_Use_Count", None)
 
 
 def aligned(count: int, dtype: torch.dtype) -> Tensor:
@@ -28,3 +31,53 @@ def borrow(purpose: str, count: int, dtype: torch.dtype) -> Tensor:
         lent.pop((purpose, dtype), None)  # given back before more is taken
         held = lent[purpose, dtype] = aligned(count, dtype)
     return held[:count]
+
+
+class _Storages:
+    """Storages of large tensors that were given out, by size; one whose only holder is this object is free."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, list[tuple[int, torch.UntypedStorage]]] = {}
+        self._given = 0
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> torch.UntypedStorage:
+        """A free storage of exactly this size, or a new one."""
+        with self._lock:
+            self._given += 1
+            held = self._held.setdefault(size_bytes, [])
+            for k, (_, storage) in enumerate(held):
+                if _USERS(storage._cdata) == 1:
+                    held[k] = (self._given, storage)
+                    return storage
+            self._let_go()
+            storage = torch.UntypedStorage(size_bytes)
+            self._held.setdefault(size_bytes, []).append((self._given, storage))
+            return storage
+
+    def _let_go(self) -> None:
+        for size, held in list(self._held.items()):
+            recent = [(given, s) for given, s in held if self._given - given < _IDLE]
+            if recent:
+                self._held[size] = recent
+            else:
+                del self._held[size]
+
+
+_STORAGES = _Storages()
+
+
+def renew() -> None:
+    """After a fork: the lock may have been held."""
+    global _STORAGES
+    _STORAGES = _Storages()
+
+
+def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Uninitialised, as torch.empty; large ones in memory that was used before, where it is free."""
+    count = 1
+    for n in shape:
+        count *= n
+    if _USERS is None or count * dtype.itemsize < _LARGE_BYTES:
+        return torch.empty(shape, dtype=dtype)
+    return torch.empty(0, dtype=dtype).set_(_STORAGES.take(count * dtype.itemsize), 0, shape)

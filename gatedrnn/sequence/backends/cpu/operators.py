@@ -151,8 +151,9 @@ def recurrence(
     values = _common(p, D, reverse, threads, target, products)
     ldg, panel = values["ldg"], values["panel"]
     x_ND, weight_ih, weight_hh = x_ND.contiguous(), weight_ih.contiguous(), weight_hh.contiguous()
-    gates = torch.empty(N, ldg, dtype=dtype)
-    cells = torch.empty(N if p.cells else 0, H, dtype=dtype)
+    gates = memory.empty(N, ldg, dtype=dtype)
+    gates[:, p.columns :].zero_()
+    cells = memory.empty(N if p.cells else 0, H, dtype=dtype)
     output, h_n = torch.empty(N, H, dtype=dtype), torch.empty_like(h0_BH, memory_format=torch.contiguous_format)
     c_n = torch.empty(len(h0_BH) if p.cells else 0, H, dtype=dtype)
     widths = _round_up(p.columns_x, panel), _round_up(p.columns_1, panel) + _round_up(p.columns_2, panel)
@@ -243,9 +244,10 @@ def recurrence_backward(
     dh = torch.zeros(B, H, dtype=dtype) if grad_h_n is None else grad_h_n.clone(memory_format=torch.contiguous_format)
     dc = torch.zeros(B, H, dtype=dtype) if grad_c_n is None else grad_c_n.clone(memory_format=torch.contiguous_format)
     d_gates = memory.borrow("gradient", N * ldg, dtype).view(N, ldg)
-    dx = torch.empty(N if need_x else 0, D, dtype=dtype)
-    fresh = torch.empty_like if N else torch.zeros_like  # an empty batch leaves gradients as they are
-    dW, dU = fresh(weight_ih), fresh(weight_hh)
+    dx = memory.empty(N if need_x else 0, D, dtype=dtype)
+    dW, dU = (memory.empty(*weight.shape, dtype=dtype) for weight in (weight_ih, weight_hh))
+    if N == 0:  # an empty batch changes nothing
+        dW.zero_(), dU.zero_()
     db_x, db_h = torch.empty(p.columns_x, dtype=dtype), torch.empty(p.columns_1 + p.columns_2, dtype=dtype)
     d_extra = torch.zeros(threads, 0 if extra is None else len(extra), dtype=dtype)
     element, widest = _element(products), _round_up(max(D, H), panel)

@@ -5,6 +5,7 @@ in-place change, `load_state_dict` and optimiser step raise; storage; and a samp
 `.data` raises no counter. A pack dies with its parameter. Only parameters are remembered: anything else is made anew a call.
 """
 
+import math
 import os
 import threading
 import weakref
@@ -70,4 +71,7 @@ def _state(*weights: Tensor) -> tuple[object, ...]:
 
 def _sample(weight: Tensor) -> Tensor:
     flat = weight.detach().reshape(-1)
-    return flat[:: max(1, len(flat) // _SAMPLE)]
+    step = max(1, len(flat) // _SAMPLE)
+    while math.gcd(step, weight.shape[-1]) > 1:  # every column has its turn
+        step += 1
+    return flat[::step]
