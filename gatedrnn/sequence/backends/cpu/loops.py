@@ -29,6 +29,8 @@ from gatedrnn.sequence.backends.cpu.product import (
 )
 from gatedrnn.sequence.backends.cpu.simd import (
     barrier,
+    fetch_to_read,
+    fetch_to_write,
     keep,
     lanes,
     load,
@@ -40,6 +42,7 @@ from gatedrnn.sequence.backends.cpu.simd import (
 )
 
 _TOKENS = 256  # tokens a weight gradient takes in at once
+_REAL_BYTES = 4  # of float32; float64 fetches every line twice
 _REGISTERS = 16  # reals that hold a layout of matrix registers
 
 
@@ -55,6 +58,14 @@ def _copy(source, target, n):
     for j in range(0, n, W):
         m = min(W, n - j)
         store(target + j, load(source + j, m), m)
+
+
+@njit
+def _fetch_row(G, dG, columns):
+    """Fetch what the next row reads and writes: both were last used too long ago to be in a cache."""
+    for j in range(0, columns, 64 // _REAL_BYTES):
+        fetch_to_read(G + j)
+        fetch_to_write(dG + j)
 
 
 @njit
@@ -224,6 +235,8 @@ def backward_loop(row, second_row):
             b0, b1 = share(m, q, parts), share(m, q + 1, parts)
             for b in range(b0, b1):
                 n = start + b
+                if b + 1 < b1:
+                    _fetch_row(G + (n + 1) * ldg, dG + (n + 1) * ldg, ldg)
                 row(
                     G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H), cs + n * H,
                     grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * H, dG + n * ldg,

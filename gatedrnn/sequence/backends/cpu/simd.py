@@ -455,6 +455,23 @@ def adjacent(tyctx: Any, first: Any, second: Any) -> Any:
     return Vec(types.uint32, first.lanes)(first, second), lower
 
 
+def _fetch(write: int, doc: str) -> Any:
+    def fetch(tyctx: Any, p: Any) -> Any:
+        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [args[0].type, I32, I32, I32])
+            builder.call(function, [args[0], I32(write), I32(3), I32(1)])
+            return context.get_dummy_value()
+
+        return types.void(p), lower
+
+    fetch.__doc__ = doc
+    return intrinsic(fetch)
+
+
+fetch_to_read = _fetch(0, "Bring the cache line of p near.")
+fetch_to_write = _fetch(1, "Bring the cache line of p near, to be written.")
+
+
 @intrinsic
 def configure(tyctx: Any, rows: Any) -> Any:
     """Prepare for tiles of `rows` rows (matrix registers have a shape; others need nothing)."""
