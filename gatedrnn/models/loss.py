@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from gatedrnn.sequence.backends.cpu.availability import unavailable
+
 IGNORED = -100
 """A target that predicts nothing."""
 
@@ -30,6 +32,17 @@ def chunked_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets:
     autocast = torch.is_autocast_enabled(hidden.device.type)
     dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else weight.dtype
     return _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, dtype, torch.is_grad_enabled())  # type: ignore[return-value]
+
+
+def _losses(logits: Tensor, bias: Tensor, target: Tensor, share: Tensor, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """−log softmax(logits + bias)[target] [n], share · (softmax − one-hot) [n, V], where `needed`, and the latter's sum [V]."""
+    if unavailable(logits) is None:
+        losses, d_bias = torch.ops.gatedrnn.cross_entropy_(logits, bias, target, share, needed)
+        return losses, logits, d_bias
+    log_p = logits.add_(bias).log_softmax(-1)
+    losses = -log_p.gather(-1, target[:, None]).squeeze(-1)
+    error = log_p.exp_().mul_(share[:, None]).scatter_add_(-1, target[:, None], -share[:, None])
+    return losses, error, error.sum(0)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -52,15 +65,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             for start in range(0, len(targets), rows):
                 part = slice(start, start + rows)
                 kept = targets[part] != IGNORED
-                target = targets[part].masked_fill(~kept, 0)[:, None]
-                logits = F.linear(hidden_c[part], weight_c).to(full).add_(bias_c)
-                log_p = logits.log_softmax(-1)
-                total -= (log_p.gather(-1, target).squeeze(-1) * kept).sum()
+                target = targets[part].masked_fill(~kept, 0)
+                logits = F.linear(hidden_c[part], weight_c).to(full)
+                losses, error, d_bias_part = _losses(logits, bias_c, target, kept.to(full) / count, needed)
+                total += (losses * kept).sum()
                 if d_hidden is None or d_weight is None or d_bias is None:
                     continue
-                share = (kept / count).to(full)[:, None]
-                error = log_p.exp_().mul_(share).scatter_add_(-1, target, -share)
-                d_bias += error.sum(0)
+                d_bias += d_bias_part
                 error = error.to(dtype)
                 d_hidden[part] = error @ weight_c
                 if d_weight.dtype == dtype:

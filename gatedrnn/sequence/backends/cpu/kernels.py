@@ -14,11 +14,11 @@ from gatedrnn.sequence.backends.cpu.target import Target
 
 KINDS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
 _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
-_POINTERS_TO_INT = ("offsets", "prev", "starts")
+_POINTERS_TO_INT = ("offsets", "prev", "starts", "targets")
 _INTEGERS = (
-    "T", "B", "D", "H", "K", "C", "N", "R", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns",
-    "shift", "ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "parts", "blocks", "seed",
-    "grad_h_stride", "grad_g_stride", "extra_size", "scratch_size", "left_size",
+    "T", "B", "D", "H", "K", "C", "N", "R", "V", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns",
+    "shift", "ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "parts", "differentiate",
+    "blocks", "seed", "grad_h_stride", "grad_g_stride", "extra_size", "scratch_size", "left_size",
 )  # fmt: skip
 
 
@@ -44,6 +44,10 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
         from gatedrnn.sequence.backends.cpu.bound import products
 
         return products
+    if kernel == "cross_entropy":
+        from gatedrnn.sequence.backends.cpu.likelihood import cross_entropy
+
+        return cross_entropy
     if kernel == "noise":
         from gatedrnn.sequence.backends.cpu.drawing import draw
 
@@ -78,6 +82,7 @@ _NAMES = {
         "T B D H columns ldg panel tall parts prev x PW PU QW QU G out h0 dh dx dW dU db shared scratch scratch_size "
         "left left_size"
     ),
+    "cross_entropy": "N V differentiate logits bias targets weights losses sums",
     "draw": "N R blocks seed starts chance out",
     "forward": (
         "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy blocks seed "

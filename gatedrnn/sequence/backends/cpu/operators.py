@@ -334,6 +334,28 @@ def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
     return like.new_empty(rows, columns)
 
 
+@torch.library.custom_op("gatedrnn::cross_entropy_", mutates_args=("logits_NV",))
+def cross_entropy_(
+    logits_NV: Tensor, bias_V: Tensor, targets_N: Tensor, weights_N: Tensor, differentiate: bool
+) -> tuple[Tensor, Tensor]:
+    """−log softmax(logits + bias)[target] [N]. If `differentiate`, logits become weight · (softmax − one-hot), its sum [V].
+
+    Args: logits_NV: contiguous; targets_N: int64 in 0 … V − 1.
+    """
+    N, V = logits_NV.shape
+    dtype, threads = logits_NV.dtype, 1 if logits_NV.numel() < _ALONE else team.size()
+    losses, sums = torch.empty(N, dtype=dtype), torch.zeros(threads, V, dtype=dtype)
+    values = {"N": N, "V": V, "differentiate": differentiate, "logits": logits_NV, "bias": bias_V.contiguous()}
+    values |= {"targets": targets_N.contiguous(), "weights": weights_N.contiguous(), "losses": losses, "sums": sums}
+    kernel("cross_entropy", "cross_entropy", best(), dtype)(threads, values)
+    return losses, sums.sum(0)
+
+
+@cross_entropy_.register_fake
+def _cross_entropy_fake(logits_NV, bias_V, targets_N, weights_N, differentiate):
+    return logits_NV.new_empty(logits_NV.shape[0]), torch.empty_like(bias_V)
+
+
 def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, half: bool) -> Callable[[], None]:
     """A function that runs `parts` of the products of a layer and nothing else, see `bound`; for measurements."""
     plan = Plan("products", hidden, columns, columns, 0, columns)

@@ -1,0 +1,46 @@
+"""Cross-entropy of logits and its gradient, in place, in one visit of a row: for the loss of a language model.
+
+Dimensions: N tokens, V vocabulary.
+"""
+
+from gatedrnn.sequence.backends.cpu.functions import exp, log
+from gatedrnn.sequence.backends.cpu.product import share
+from gatedrnn.sequence.backends.cpu.simd import lanes, largest, load, maximum, splat, store, thread, threads, total
+
+
+def cross_entropy(N, V, differentiate, logits, bias, targets, weights, losses, sums):
+    """losses[n] = −log softmax(logits + bias)[target]; then logits = weight · (softmax − one-hot), summed into a row a thread."""
+    W = lanes(logits)
+    q, parts = thread(), threads()
+    own = sums + q * V
+    for n in range(share(N, q, parts), share(N, q + 1, parts)):
+        z, t = logits + n * V, targets[n]
+        chosen = z[t] + bias[t]
+        top = splat(z, chosen)
+        for j in range(0, V - W + 1, W):
+            top = maximum(top, load(z + j, W) + load(bias + j, W))
+        peak = largest(top)
+        for j in range(V - V % W, V):
+            peak = max(peak, z[j] + bias[j])
+        above = splat(z, peak)
+        part = splat(z, 0.0)
+        for j in range(0, V - W + 1, W):
+            e = exp(load(z + j, W) + load(bias + j, W) - above)
+            store(z + j, e, W)
+            part = part + e
+        whole = total(part)
+        if V % W:
+            j, m = V - V % W, V % W
+            store(z + j, exp(load(z + j, m) + load(bias + j, m) - above), m)
+            for k in range(j, V):
+                whole += z[k]
+        store(losses + n, log(splat(z, whole)) + splat(z, peak - chosen), 1)
+        if differentiate:
+            scale = splat(z, weights[n]) / splat(z, whole)
+            for j in range(0, V, W):
+                m = min(W, V - j)
+                p = load(z + j, m) * scale
+                store(z + j, p, m)
+                store(own + j, load(own + j, m) + p, m)
+            z[t] = z[t] - weights[n]
+            own[t] = own[t] - weights[n]
