@@ -269,13 +269,13 @@ def check(cell: str, shape: Shape, backend: str, half: bool) -> None:
 def _bound(cell: str, shape: Shape, half: bool, parts: int) -> Callable[[], None]:
     from gatedrnn.sequence.backends.cpu.operators import bound
 
-    parts = [
+    steps = [
         bound(shape.steps, shape.batch, a, b, layer.spec.rows, parts, half) for layer, a, b in _layers(cell, shape)
     ]
 
     def step() -> None:
-        for part in parts:
-            part()
+        for one in steps:
+            one()
 
     return step
 

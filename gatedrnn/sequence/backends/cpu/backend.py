@@ -3,6 +3,8 @@
 Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -80,7 +82,8 @@ class Cpu:
 
 def _transformed() -> bool:
     """Whether torch.func or forward_ad looks on: the operator has a backward formula only."""
-    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+    functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009 - unknown to type checkers
+    return forward_ad._current_level >= 0 or functorch.peek_interpreter_stack() is not None
 
 
 def _half() -> bool:

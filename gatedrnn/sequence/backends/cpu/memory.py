@@ -80,4 +80,5 @@ def empty(*shape: int, dtype: torch.dtype) -> Tensor:
         count *= n
     if _USERS is None or count * dtype.itemsize < _LARGE_BYTES:
         return torch.empty(shape, dtype=dtype)
-    return torch.empty(0, dtype=dtype).set_(_STORAGES.take(count * dtype.itemsize), 0, shape)
+    tensor: Any = torch.empty(0, dtype=dtype)
+    return tensor.set_(_STORAGES.take(count * dtype.itemsize), 0, shape)

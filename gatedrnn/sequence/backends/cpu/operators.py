@@ -247,7 +247,8 @@ def recurrence_backward(
     dx = memory.empty(N if need_x else 0, D, dtype=dtype)
     dW, dU = (memory.empty(*weight.shape, dtype=dtype) for weight in (weight_ih, weight_hh))
     if N == 0:  # an empty batch changes nothing
-        dW.zero_(), dU.zero_()
+        dW.zero_()
+        dU.zero_()
     db_x, db_h = torch.empty(p.columns_x, dtype=dtype), torch.empty(p.columns_1 + p.columns_2, dtype=dtype)
     d_extra = torch.zeros(threads, 0 if extra is None else len(extra), dtype=dtype)
     element, widest = _element(products), _round_up(max(D, H), panel)
