@@ -19,9 +19,12 @@ def unavailable(like: Tensor) -> str | None:
     return _unavailable()
 
 
-@torch.compiler.assume_constant_result
 def _unavailable() -> str | None:
     return _ready()
+
+
+# what torch.compiler.assume_constant_result sets, which would import the compiler: a second
+_unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from gatedrnn.sequence.backends.cpu.simd import (
 
 
 def exp(x: Any) -> Any:
-    """eˣ; 0 for x < −87 in float32 (to 1e-38), capped at e⁸⁸."""
+    """eˣ; in float32 0 for x < −87.3, infinite for x > 88.7."""
 
 
 @overload(exp, strict=False)
@@ -35,6 +35,7 @@ def _exp(x: Any) -> Any:
         return lambda x: exp64(x)
 
     def exp32(x):
+        given = x
         x = maximum(minimum(x, 88.0), -87.0)
         n = floor(x * 1.44269504 + 0.5)
         r = x - n * 0.693359375
@@ -45,7 +46,8 @@ def _exp(x: Any) -> Any:
         p = p * r + 1.6666665459e-1
         p = p * r + 5.0000001201e-1
         p = p * (r * r) + r + 1.0
-        return p * power_of_two(n)
+        y = choose_positive(given - 88.7, 1e39, p * power_of_two(n))  # infinity in float32
+        return choose_positive(-87.3 - given, 0.0, y)
 
     return exp32
 
@@ -92,6 +94,7 @@ def _tanh(x: Any) -> Any:
         return lambda x: tanh64(x)
 
     def tanh32(x):
+        given = x
         x = maximum(minimum(x, 7.90531110763549805), -7.90531110763549805)
         y = x * x
         p = y * -2.76076847742355e-16 + 2.00018790482477e-13
@@ -103,7 +106,8 @@ def _tanh(x: Any) -> Any:
         q = y * 1.19825839466702e-06 + 1.18534705686654e-04
         q = q * y + 2.26843463243900e-03
         q = q * y + 4.89352518554385e-03
-        return x * p / q
+        y = choose_positive(given - 9.01, 1.0, x * p / q)  # exactly ±1 where float32's is: its slope is then 0
+        return choose_positive(-9.01 - given, -1.0, y)
 
     return tanh32
 
