@@ -4,6 +4,7 @@ Dimensions: N tokens, D input, B batch, H hidden, R rows of W, G columns of gate
 """
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -417,3 +418,24 @@ def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
 
 recurrence.register_autograd(_backward, setup_context=_setup)
 recurrence_backward.register_autograd(_no_second_derivative)
+
+
+def _start_light(operator: Any) -> None:
+    """Keep the first call from importing the compiler, a second: torch shields operators from it even where it is not in use."""
+    for shielded in getattr(operator, "_backend_fns", {}).values():
+        function = getattr(shielded, "__wrapped__", None)
+        if function is None:  # another torch: the first call is slower
+            continue
+
+        def call(*args: Any, function: Any = function, **kwargs: Any) -> Any:
+            dynamo = sys.modules.get("torch._dynamo")
+            if dynamo is None:
+                return function(*args, **kwargs)
+            function.__dynamo_disable = dynamo.disable(function, wrapping=False)
+            return function.__dynamo_disable(*args, **kwargs)
+
+        function.__dynamo_disable = call
+
+
+for _operator in (recurrence, recurrence_backward, logistic_noise, cross_entropy_):
+    _start_light(_operator)
