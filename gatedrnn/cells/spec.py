@@ -150,6 +150,11 @@ class Params:
     bias_hh: Tensor | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
 
+    def tensors(self) -> list[Tensor]:
+        """Those that there are, in order of registration."""
+        given = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *self.extras.values())
+        return [tensor for tensor in given if tensor is not None]
+
 
 Step = Callable[[Spec, Params, Tensor, Tensor, State], tuple[State, Trace]]
 

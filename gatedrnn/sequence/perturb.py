@@ -69,7 +69,7 @@ class Draw:
         return torch.ops.gatedrnn.logistic_noise(self.seed, count, columns, edges, p, scale, like.detach())
 
 
-def plan_noise(spec: Spec, gates: Gates, like: Tensor, generator: torch.Generator | None = None) -> Draw | None:
+def plan_noise(spec: Spec, gates: Gates, like: Tensor) -> Draw | None:
     """The noise that `gates` asks for, as a `Draw` (ε / τ); None if there is none, or it must be drawn as a tensor.
 
     Raises: ArgumentError: `gates` names a gate the cell lacks.
@@ -80,7 +80,7 @@ def plan_noise(spec: Spec, gates: Gates, like: Tensor, generator: torch.Generato
     places = _places(spec, gates)
     if not places or any(gate.squash != "sigmoid" for gate in spec.gates if gate.name in named):
         return None
-    seed = torch.randint(0, 2**62, (1,), generator=generator)
+    seed = torch.randint(0, 2**62, (1,))
     return Draw(seed, places, gates.noise_probability, 1.0 / gates.temperature)
 
 

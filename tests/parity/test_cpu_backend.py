@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 
 from gatedrnn import CELLS, Gates, Recurrent
-from gatedrnn.core.errors import BackendError
+from gatedrnn.core.errors import ArgumentError, BackendError
 from gatedrnn.sequence.backends.cpu import operators, packs
 from gatedrnn.sequence.backends.cpu.backend import Cpu
 from gatedrnn.sequence.backends.cpu.target import targets
@@ -892,6 +892,61 @@ def test_what_has_no_kernel_runs_on_the_reference_or_says_why(case, monkeypatch)
     layer.backend = "cpu"
     with pytest.raises(BackendError, match=f"backend='cpu'.*{reason}.*Use backend='auto'"):
         call(layer, x, states)
+
+
+MISFITS = {
+    "narrow W": ("weight_ih_l0", torch.zeros(4 * H, D - 1), rf"weight_ih .*\[{4 * H}, {D - 1}\]"),
+    "short U": ("weight_hh_l0", torch.zeros(3 * H, H), rf"weight_hh .*\[{3 * H}, {H}\]"),
+    "long bias": ("bias_hh_l0", torch.zeros(4 * H + 1), "bias_hh"),
+    "float64 bias": ("bias_ih_l0", torch.zeros(4 * H, dtype=torch.float64), r"bias_ih .*torch\.float64"),
+    "float64 W": ("weight_ih_l0", torch.zeros(4 * H, D, dtype=torch.float64), r"weight_ih .*torch\.float64"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_given_weights_that_do_not_fit_are_never_read(case):
+    name, value, reason = MISFITS[case]
+    layer = make("lstm", dtype=torch.float32)
+    x, _ = inputs_for(layer)
+    weights = {**dict(layer.named_parameters()), name: value}
+    with pytest.raises(BackendError, match=reason):
+        functional_call(layer, weights, (x,))
+    layer.backend = "auto"
+    with pytest.raises(RuntimeError):  # torch's own
+        functional_call(layer, weights, (x,))
+
+
+@every_cell
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_states_of_another_type_under_autocast(variant, dtype):
+    layer = make(variant, dtype=torch.float32)
+    x, states = inputs_for(layer)
+    results = []
+    for backend in ("cpu", "reference"):
+        layer.backend = backend
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            output, finals = call(layer, x, [state.to(dtype) for state in states])
+        results.append((output, *(finals if isinstance(finals, tuple) else (finals,))))
+    for ours, expected in zip(*results, strict=True):
+        assert ours.dtype == expected.dtype == dtype
+        torch.testing.assert_close(ours, expected, rtol=0, atol=5e-2)
+
+
+def test_float64_states_under_autocast_are_refused():
+    layer = make("lstm", dtype=torch.float32)
+    x, states = inputs_for(layer)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ArgumentError, match=r"h_0 must be of 16 or 32 bits"):
+        call(layer, x, [state.double() for state in states])
+
+
+def test_noise_of_another_type():
+    layer = make("g2lstm", dtype=torch.float32, training=True)
+    x, _ = inputs_for(layer)
+    noise = torch.randn(T, B, 4 * H, dtype=torch.float64)
+    results = []
+    for layer.backend in ("cpu", "reference"):
+        results.append(layer(x, noise=[noise])[0])
+    torch.testing.assert_close(*results, rtol=0, atol=1e-5)
 
 
 @every_cell

@@ -1,5 +1,6 @@
 """The packed product by itself: every target and precision against float64, within its bound and within its memory."""
 
+import array
 import functools
 import inspect
 
@@ -12,7 +13,6 @@ from numba.core import types
 
 from gatedrnn.sequence.backends.cpu import build, memory, team
 from gatedrnn.sequence.backends.cpu.product import (
-    M_BLOCK,
     ceil_div,
     depth,
     multiply,
@@ -22,6 +22,7 @@ from gatedrnn.sequence.backends.cpu.product import (
     share,
 )
 from gatedrnn.sequence.backends.cpu.simd import Ptr, barrier, keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.sizes import M_BLOCK, TOKENS
 from gatedrnn.sequence.backends.cpu.target import targets
 from gatedrnn.sequence.backends.cpu.tiles import tile_module
 
@@ -115,13 +116,14 @@ def multiplied(
     sums = nan_filled(M, A.dtype)
     sums[1].zero_()
     scales = matrix(torch.zeros(1, N, dtype=A.dtype) if scale is None else scale[None], N)
-    room = M_BLOCK * max(deep, 256)
+    room = M_BLOCK * max(deep, TOKENS)
     P, edge = nan_filled(-(-N // panel) * panel * deep, element), nan_filled(team_size * (16 + tall * panel), A.dtype)
     left = nan_filled(team_size * room, element)
     numbers = [right_transposed, left_transposed, M, N, K, shift, scale is not None, a[1].stride(0), b[1].stride(0)]
     numbers += [c[1].stride(0), add is not None, panel, tall, room]
     tensors = [a[1], b[1], scales[1], P[1], c[1], sums[1], edge[1], left[1]]
-    team.run(compiled(name, kind), [*map(int, numbers), *(tensor.data_ptr() for tensor in tensors)], team_size)
+    arguments = array.array("q", [*map(int, numbers), *(tensor.data_ptr() for tensor in tensors)])
+    team.run(compiled(name, kind), arguments, team_size)
     assert torch.equal(a[1], A) or A.isnan().any()
     assert torch.equal(b[1], B)
     for whole, view in (a, b, c, sums, edge):

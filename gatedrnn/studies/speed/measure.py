@@ -41,7 +41,7 @@ class Shape:
         steps, batch: T and B.
         training: forward and backward; else forward without gradients.
         ragged: lengths uniform in 10 … T, unsorted (torch.nn peers take a PackedSequence).
-        streamed: one step a call, the state carried over.
+        calls: of a run, one after another; where there is more than one, the state is carried over.
     """
 
     sizes: tuple[int, ...]
@@ -50,7 +50,7 @@ class Shape:
     batch: int
     training: bool = True
     ragged: bool = False
-    streamed: bool = False
+    calls: int = 1
 
     @property
     def parts(self) -> int:
@@ -65,7 +65,7 @@ SHAPES = {
     "S2": Shape(_WIDE, 10, 70, 80),
     "S3": Shape((256, 256, 256), 8, 35, 32),
     "S4": Shape(_WIDE, 10, 30, 1, training=False),
-    "stream": Shape(_WIDE, 10, 1, 1, training=False, streamed=True),
+    "stream": Shape(_WIDE, 10, 1, 1, training=False, calls=16),
     "S5": Shape(_WIDE, 10, 128, 64, training=False),
     "ragged": Shape((256, 256), 8, 70, 32, ragged=True),
 }
@@ -115,9 +115,10 @@ def measure(
     for run in range(runs + 1):
         for key, (step, _) in candidates.items():
             began = time.perf_counter()
-            step()
+            for _ in range(shape.calls):
+                step()
             if run:
-                seconds[key].append(time.perf_counter() - began)
+                seconds[key].append((time.perf_counter() - began) / shape.calls)
     rows = [Row(*key, statistics.median(seconds[key]), gflop) for key, (_, gflop) in candidates.items()]
     about = {
         "threads": torch.get_num_threads(),
@@ -218,7 +219,7 @@ def run(layers: nn.ModuleList, x: Tensor, shape: Shape, states: list[Any] | None
     for k, layer in enumerate(layers):
         hx = states[k] if states else None
         y, state = layer(y, hx, lengths=lengths) if lengths is not None and ours else layer(y, hx)
-        if states is not None and shape.streamed:
+        if states is not None and shape.calls > 1:
             states[k] = state
     if lengths is not None and not ours:
         y = nn.utils.rnn.pad_packed_sequence(y, total_length=shape.steps)[0]
@@ -226,6 +227,7 @@ def run(layers: nn.ModuleList, x: Tensor, shape: Shape, states: list[Any] | None
 
 
 def _runner(layers: nn.ModuleList, shape: Shape, half: bool = False) -> Callable[[], None]:
+    layers.train(shape.training)
     x = torch.randn(shape.steps, shape.batch, shape.sizes[0], requires_grad=shape.training)
     states: list[Any] = [None] * len(layers)
 
@@ -267,7 +269,7 @@ def check(cell: str, shape: Shape, backend: str, half: bool) -> None:
 
 
 def _bound(cell: str, shape: Shape, half: bool, parts: int) -> Callable[[], None]:
-    from gatedrnn.sequence.backends.cpu.operators import bound
+    from gatedrnn.studies.speed.bound import bound
 
     steps = [
         bound(shape.steps, shape.batch, a, b, layer.spec.rows, parts, half) for layer, a, b in _layers(cell, shape)

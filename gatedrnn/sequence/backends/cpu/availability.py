@@ -30,22 +30,25 @@ _unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 @functools.cache
 def _ready() -> str | None:
     """None, or why the kernels cannot be had in this process; says so once."""
+    reason = _reason()
+    if reason:
+        warnings.warn(f"gatedrnn: recurrent layers run on the slower reference backend: {reason}", stacklevel=2)
+    return reason
+
+
+def _reason() -> str | None:
     try:
         missing = [name for name in ("numba", "llvmlite") if importlib.util.find_spec(name) is None]
     except ValueError:  # None in sys.modules
         missing = ["numba"]
-    reason = None
     if missing:
-        reason = f"{missing[0]} is not installed"
-    else:
-        from gatedrnn.sequence.backends.cpu import build
+        return f"{missing[0]} is not installed"
+    try:
+        from gatedrnn.sequence.backends.cpu import build, operators, pointwise  # noqa: F401 - registers the operators
 
-        try:
-            build.probe()
-        except DataError as error:
-            reason = f"the kernels' cache cannot be kept: {error}"
-    if reason:
-        warnings.warn(f"gatedrnn: recurrent layers run on the slower reference backend: {reason}", stacklevel=2)
-    else:
-        from gatedrnn.sequence.backends.cpu import operators  # noqa: F401 - registers the operators
-    return reason
+        build.probe()
+    except DataError as error:
+        return f"the kernels' cache cannot be kept: {error}"
+    except (ImportError, OSError) as error:  # a library that does not load here
+        return f"{type(error).__name__}: {error}"
+    return None

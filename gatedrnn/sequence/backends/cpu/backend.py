@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from gatedrnn.sequence.backends.cpu.availability import unavailable
+from gatedrnn.sequence.backends.cpu.modes import half_products, plain, transformed
 from gatedrnn.sequence.backends.cpu.plan import Plan, biases, in_columns, plan_for, rotated, trace
 from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.request import Request, Result
@@ -20,34 +20,31 @@ class Cpu:
     """One operator a layer and direction, compiled by Numba on first use and kept on disk."""
 
     def supports(self, request: Request) -> str | None:
-        """None, or why not: another device or dtype, no kernel for the cell, Numba or a folder for its cache missing."""
-        x = request.x_TBD
-        weight = request.params.weight_hh
+        """None, or why not: a device, type or shape it cannot take, no kernel for the cell, no Numba or folder for its cache."""
+        x, weight = request.x_TBD, request.params.weight_hh
         if x.device != weight.device:
             return f"the input is on {x.device}, the weights on {weight.device}"
-        if _half() and weight.dtype == torch.float32:
+        if half_products() and weight.dtype == torch.float32:
             if x.dtype not in (torch.float32, torch.bfloat16):
                 return f"the input is {x.dtype}"
         elif torch.is_autocast_enabled("cpu"):
             return f"autocast to {torch.get_autocast_dtype('cpu')} of weights in {weight.dtype}"
         elif x.dtype != weight.dtype:
             return f"the input is {x.dtype}, the weights {weight.dtype}"
-        if not torch.compiler.is_compiling() and _transformed():
+        if not torch.compiler.is_compiling() and transformed():
             return "a function transform or forward-mode differentiation is at work"
         plan = plan_for(request.cell.step, request.spec)
-        return plan if isinstance(plan, str) else unavailable(weight)
+        return plan if isinstance(plan, str) else _misfit(request) or unavailable(weight)
 
     def run(self, request: Request) -> Result:
         """Pack the tokens, run the operator, and lay its results out again."""
         plan = plan_for(request.cell.step, request.spec)
         assert isinstance(plan, Plan)
         T, B, _ = request.x_TBD.shape
-        if request.lengths_B is None:
-            order = index = offsets = previous = None
-        else:
+        order = index = offsets = previous = None
+        if request.lengths_B is not None:
             order, index, offsets, previous = _ragged(T, request.lengths_B, request.reverse)
-        p = request.params
-        scale = request.scale_R
+        p, scale, dtype = request.params, request.scale_R, request.params.weight_ih.dtype
         extra = next(iter(p.extras.values()), None)
         bias = biases(plan, p.bias_ih, p.bias_hh, p.weight_ih)
         if scale is not None:
@@ -55,14 +52,16 @@ class Cpu:
                 extra = fold_extra(extra, request.spec, request.spec.extras[0], scale)
             scale = in_columns(plan, scale)
             bias = bias * scale
-        states = [s if order is None else s.index_select(0, order) for s in request.state]
+        states = [state.to(dtype) for state in request.state]
+        if order is not None:
+            states = [state.index_select(0, order) for state in states]
         draw = request.noise if isinstance(request.noise, Draw) and index is None else None
         noise = None if draw else request.drawn_noise()
-        noise = None if noise is None else rotated(plan, _tokens(noise, index))
-        grad, half = torch.is_grad_enabled(), _half()
-        h_NH, gates_NG, _, h_n, c_n = torch.ops.gatedrnn.recurrence(
-            _tokens(request.x_TBD.to(p.weight_ih.dtype), index), p.weight_ih, p.weight_hh, bias, scale, extra,
-             states[0], states[1] if len(states) > 1 else None, noise,
+        noise = None if noise is None else rotated(plan, _tokens(noise.to(dtype), index))
+        grad, half = torch.is_grad_enabled(), half_products()
+        h_NH, gates_NG, _, h_n, c_n = _operator(request.x_TBD)(
+            _tokens(request.x_TBD.to(dtype), index), p.weight_ih, p.weight_hh, bias, scale, extra,
+            states[0], states[1] if len(states) > 1 else None, noise,
             *_drawn(plan, draw), offsets, previous, T, plan.text(),
             request.reverse, grad or request.return_gates, not grad and scale is None, half,
         )  # fmt: skip
@@ -70,25 +69,42 @@ class Cpu:
         if order is not None:
             back = torch.argsort(order)
             finals = [final.index_select(0, back) for final in finals]
+        finals = tuple(final.to(given.dtype) for final, given in zip(finals, request.state, strict=True))
         gates = None
         if request.return_gates:
-            gates_TBG = _padded(gates_NG, index, T, B)
-            gates = trace(plan, request.spec, gates_TBG)
+            gates = trace(plan, request.spec, _padded(gates_NG, index, T, B))
             if request.lengths_B is not None:
                 dead = torch.arange(T)[:, None] >= request.lengths_B
                 gates = {name: gate.masked_fill(dead[..., None], 0) for name, gate in gates.items()}
-        return Result(_padded(h_NH, index, T, B), tuple(finals), gates)
+        return Result(_padded(h_NH, index, T, B).to(request.state[0].dtype), finals, gates)
 
 
-def _transformed() -> bool:
-    """Whether torch.func or forward_ad looks on: the operator has a backward formula only."""
-    functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009 - unknown to type checkers
-    return forward_ad._current_level >= 0 or functorch.peek_interpreter_stack() is not None
+def _misfit(request: Request) -> str | None:
+    """None, or which tensor has not the type or shape that a kernel, which checks nothing, would read."""
+    p, spec, (_, B, D) = request.params, request.spec, request.x_TBD.shape
+    R, H, weight = spec.rows, spec.hidden_size, p.weight_hh
+    expected = [("weight_ih", p.weight_ih, (R, D)), ("weight_hh", weight, (R, H))]
+    expected += [("bias_ih", p.bias_ih, (R,)), ("bias_hh", p.bias_hh, (R,))]
+    expected += [(extra.name, p.extras[extra.name], spec.extra_shape(extra)) for extra in spec.extras]
+    for name, tensor, shape in expected:
+        if tensor is not None and (
+            tensor.shape != shape or tensor.dtype != weight.dtype or tensor.device != weight.device
+        ):
+            got = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}"
+            return f"{name} is {got}, not {weight.dtype} of {list(shape)}"
+    for state in request.state:
+        if state.shape != (B, H) or not state.is_floating_point() or state.device != weight.device:
+            return f"a state is {state.dtype} of shape {list(state.shape)} on {state.device}, not of {[B, H]}"
+    return None
 
 
-def _half() -> bool:
-    """Whether products are wanted in bfloat16: under autocast to it."""
-    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+def _operator(x: Tensor) -> Any:
+    """The operator; in plain inference what it calls, which spares the time of PyTorch's dispatcher."""
+    if not plain(x):
+        return torch.ops.gatedrnn.recurrence
+    from gatedrnn.sequence.backends.cpu.operators import forward
+
+    return forward
 
 
 def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int], list[float]]:

@@ -6,7 +6,8 @@ Dimensions: T steps, B batch, D input, H hidden, G columns of gates (rows `ldg` 
 
 from gatedrnn.sequence.backends.cpu.loops import weight_gradient
 from gatedrnn.sequence.backends.cpu.product import ceil_div, multiply, share
-from gatedrnn.sequence.backends.cpu.simd import thread, threads
+from gatedrnn.sequence.backends.cpu.simd import keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.sizes import REGISTERS
 
 
 def products(
@@ -15,17 +16,21 @@ def products(
 ):  # fmt: skip
     """`parts`, a bit each: W x of all steps; U h' of each step; its transpose; gradients of the weights; gradient of x."""
     q, team = thread(), threads()
-    edge, own, N = scratch + q * scratch_size, left + q * left_size, T * B
+    registers = scratch + q * scratch_size
+    edge, own, N = registers + REGISTERS, left + q * left_size, T * B
+    keep(registers)
     across = ceil_div(columns, panel)
     f, e = share(across, q, team), share(across, q + 1, team)
     if parts & 1:
         multiply(x, D, N, PW, D, G, ldg, columns, panel, tall, f, e, 0, edge, own)
     for t in range(T if parts & 2 else 0):
-        multiply(out + t * B * H, H, B, PU, H, G + t * B * ldg, ldg, columns, panel, tall, f, e, 0, edge, own)
+        a, z = (e, f) if t % 2 else (f, e)
+        multiply(out + t * B * H, H, B, PU, H, G + t * B * ldg, ldg, columns, panel, tall, a, z, 0, edge, own)
     across = ceil_div(H, panel)
     f, e = share(across, q, team), share(across, q + 1, team)
     for t in range(T if parts & 4 else 0):
-        multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, f, e, 0, edge, own)
+        a, z = (e, f) if t % 2 else (f, e)
+        multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, a, z, 0, edge, own)
     if parts & 8:
         weight_gradient(G, ldg, columns, N, out, h0, prev, 0, H, dU, db, shared, panel, tall, own, edge, q, team)
         weight_gradient(G, ldg, columns, N, x, x, prev, 0, D, dW, db, shared, panel, tall, own, edge, q, team)
@@ -33,3 +38,4 @@ def products(
         across = ceil_div(D, panel)
         f, e = share(across, q, team), share(across, q + 1, team)
         multiply(G, ldg, N, QW, columns, dx, D, D, panel, tall, f, e, 0, edge, own)
+    restore(registers)

@@ -10,12 +10,14 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_with
 from gatedrnn.sequence.backends.cpu.target import Target
 
@@ -51,7 +53,7 @@ def probe() -> None:
 def cached(name: str, target: Target, make: Callable[[], bytes]) -> bytes:
     """The object code called `name`: from the cache, or made and kept there.
 
-    Raises: DataError: it is not in the cache, and the folder cannot be written.
+    A disk that is full keeps nothing: the code serves this process, and is made again in the next.
     """
     key = hashlib.sha256(f"{name} {target} {_fingerprint()}".encode()).hexdigest()[:24]
     path = cache_folder() / f"{name}-{target.name}-{key}.o"
@@ -60,7 +62,8 @@ def cached(name: str, target: Target, make: Callable[[], bytes]) -> bytes:
         if hashlib.sha256(content[_SUM_BYTES:]).digest() == content[:_SUM_BYTES]:
             return content[_SUM_BYTES:]
     code = make()
-    write_with(path, lambda file: file.write_bytes(hashlib.sha256(code).digest() + code))
+    with suppress(DataError):
+        write_with(path, lambda file: file.write_bytes(hashlib.sha256(code).digest() + code))
     return code
 
 

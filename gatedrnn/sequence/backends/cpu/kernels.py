@@ -1,5 +1,6 @@
 """Which loop a cell runs on: its rows, its columns of gates, and the compiled entry points."""
 
+import array
 import functools
 import inspect
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Kernel:
         for name in self.names:
             value = values[name]
             arguments.append(value.data_ptr() if isinstance(value, Tensor) else int(value or 0))
-        team.run(self.address, arguments, threads)
+        team.run(self.address, array.array("q", arguments), threads)
 
 
 def _loop(kernel: str, direction: str) -> Callable[..., None]:
@@ -102,7 +103,7 @@ def kernel(name: str, direction: str, target: Target, products: torch.dtype) -> 
     """The loop `direction` of cell kernel `name`, compiled now, or loaded from the cache.
 
     Args: products: float32, float64, or bfloat16 (everything but the products is float32 then).
-    Raises: DataError: the cache folder cannot be written. ImportError: Numba is missing.
+    Raises: ImportError: Numba is missing.
     """
     team.link()
     kind = KINDS[products]

@@ -18,7 +18,6 @@ from numba.extending import overload
 
 from gatedrnn.sequence.backends.cpu.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.product import (
-    M_BLOCK,
     ceil_div,
     depth,
     multiply,
@@ -40,10 +39,9 @@ from gatedrnn.sequence.backends.cpu.simd import (
     thread,
     threads,
 )
+from gatedrnn.sequence.backends.cpu.sizes import M_BLOCK, REGISTERS, TOKENS
 
-_TOKENS = 256  # tokens a weight gradient takes in at once
 _REAL_BYTES = 4  # of float32; float64 fetches every line twice
-_REGISTERS = 16  # reals that hold a layout of matrix registers
 
 
 @njit
@@ -96,7 +94,7 @@ def forward_loop(row, second_row):
     ):  # fmt: skip
         q, parts = thread(), threads()
         registers = scratch + q * scratch_size
-        edge = registers + _REGISTERS
+        edge = registers + REGISTERS
         keep(registers)
         work = edge + tall * panel
         px, p1, p2 = ceil_div(columns_x, panel), ceil_div(columns_1, panel), ceil_div(columns_2, panel)
@@ -130,8 +128,9 @@ def forward_loop(row, second_row):
             start, m = offsets[t], offsets[t + 1] - offsets[t]
             old = min(before, m)
             g = G + (start * ldg + first_1)
-            multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, f1, l1, 1, edge, own)
-            multiply(h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, f1, l1, 1, edge, own)
+            a, z = (l1, f1) if s % 2 else (f1, l1)  # there and back: the panels used last are in cache
+            multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, a, z, 1, edge, own)
+            multiply(h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, a, z, 1, edge, own)
             barrier()
             b0, b1 = share(m, q, parts), share(m, q + 1, parts)
             for n in range(start + b0, start + b1):
@@ -188,7 +187,7 @@ def weight_gradient(
     A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts
 ):
     """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns; `shifted`: B's row is the state before the token."""
-    bands, panels, blocks = ceil_div(M, tall), ceil_div(D, panel), ceil_div(tokens, _TOKENS)
+    bands, panels, blocks = ceil_div(M, tall), ceil_div(D, panel), ceil_div(tokens, TOKENS)
     s0, s1 = share(bands, q, parts), share(bands, q + 1, parts)
     p0, p1 = share(panels, q, parts), share(panels, q + 1, parts)
     for m in range(s0 * tall, min(M, s1 * tall)):
@@ -216,7 +215,7 @@ def backward_loop(row, second_row):
     ):  # fmt: skip
         q, parts = thread(), threads()
         registers = scratch + q * scratch_size
-        edge = registers + _REGISTERS
+        edge = registers + REGISTERS
         keep(registers)
         work = edge + tall * panel
         own_extra = d_extra + q * extra_size
@@ -259,29 +258,13 @@ def backward_loop(row, second_row):
                 if scaled:
                     _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
                 barrier()
-            multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, f, e, carries, edge, own)
+            a, z = (e, f) if s % 2 else (f, e)
+            multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, a, z, carries, edge, own)
             barrier()
         tokens = offsets[T]
         weight_gradient(
-            dG + first_1,
-            ldg,
-            columns_1,
-            tokens,
-            out,
-            h0,
-            prev,
-            1,
-            H,
-            dU,
-            db_h,
-            shared,
-            panel,
-            tall,
-            own,
-            edge,
-            q,
-            parts,
-        )
+            dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts,
+        )  # fmt: skip
         weight_gradient(
             dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
         )

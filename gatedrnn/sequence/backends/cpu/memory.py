@@ -4,33 +4,54 @@ What an operator needs only while it runs is lent from one buffer a purpose and 
 and is large (gate values, gradients) lies in storages that are remembered, and taken again once nobody else holds them.
 """
 
+import ctypes
+import sys
 import threading
 from typing import Any
 
 import torch
 from torch import Tensor
 
+_HUGE_BYTES, _MADV_HUGEPAGE = 1 << 21, 14
+_LIBC: Any = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 _LENT = threading.local()
 _LARGE_BYTES = 1 << 20
 _IDLE = 128  # large tensors given out before an idle storage is let go
 _USERS: Any = getattr(torch._C, "_storage_Use_Count", None)
 
 
+def _prefer_huge_pages(address: int, size_bytes: int) -> None:
+    """Ask Linux for pages of 2 MiB: fewer page faults, and fewer translations where a weight is read whole every step."""
+    begin = -(-address // _HUGE_BYTES) * _HUGE_BYTES
+    whole = (address + size_bytes - begin) // _HUGE_BYTES * _HUGE_BYTES
+    if _LIBC is not None and whole > 0:
+        _LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(whole), _MADV_HUGEPAGE)  # advice: failure changes nothing
+
+
 def aligned(count: int, dtype: torch.dtype) -> Tensor:
     """`count` uninitialised reals that begin on a cache line."""
     room = torch.empty(count + 64 // dtype.itemsize, dtype=dtype)
+    _prefer_huge_pages(room.data_ptr(), room.nbytes)
     skip = -room.data_ptr() % 64 // dtype.itemsize
     return room[skip : skip + count]
 
 
-def borrow(purpose: str, count: int, dtype: torch.dtype) -> Tensor:
-    """`count` uninitialised reals, this thread's until it borrows for `purpose` again."""
-    lent: dict[Any, Tensor] = _LENT.__dict__
+def lend(purpose: str, count: int, dtype: torch.dtype) -> int:
+    """Address of `count` uninitialised reals, this thread's until it borrows for `purpose` again."""
+    lent: dict[Any, tuple[int, int, Tensor]] = _LENT.__dict__
     held = lent.get((purpose, dtype))
-    if held is None or len(held) < count:
+    if held is None or held[1] < count:
         lent.pop((purpose, dtype), None)  # given back before more is taken
-        held = lent[purpose, dtype] = aligned(count, dtype)
-    return held[:count]
+        room = aligned(count, dtype)
+        held = lent[purpose, dtype] = room.data_ptr(), count, room
+    return held[0]
+
+
+def borrow(purpose: str, count: int, dtype: torch.dtype) -> Tensor:
+    """The same as a tensor."""
+    lend(purpose, count, dtype)
+    lent: dict[Any, tuple[int, int, Tensor]] = _LENT.__dict__
+    return lent[purpose, dtype][2][:count]
 
 
 class _Storages:
@@ -52,6 +73,7 @@ class _Storages:
                     return storage
             self._let_go()
             storage = torch.UntypedStorage(size_bytes)
+            _prefer_huge_pages(storage.data_ptr(), size_bytes)
             self._held.setdefault(size_bytes, []).append((self._given, storage))
             return storage
 

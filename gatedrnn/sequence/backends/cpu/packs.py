@@ -1,28 +1,52 @@
 """Weights that stay packed between calls in inference.
 
-A pack belongs to two parameters (the objects, not their values) and to the state they were in: version counters, which every
-in-place change, `load_state_dict` and optimiser step raise; storage; and a sample of their values, because a change through
-`.data` raises no counter. A pack dies with its parameter. Only parameters are remembered: anything else is made anew a call.
+What was made from parameters (the objects, not their values) is good as long as they are in the state they were in: version
+counters, which every in-place change, `load_state_dict` and optimiser step raise; storage; and a sample of their values,
+because a change through `.data` raises no counter. It dies with its parameters. Only parameters are watched.
 """
 
 import math
 import os
 import threading
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_SAMPLE = 1024  # values compared
+_WHOLE = 4096  # values: weights up to this size are compared whole
+_LINE, _LINES = 16, 16  # of a larger one, so many values lie together, at so many places
+
+
+class Watch:
+    """Parameters as they are now; `unchanged` tells whether they still are so."""
+
+    def __init__(self, parameters: Sequence[Tensor], on_death: Callable[[Any], object] | None = None) -> None:
+        self._references = tuple(weakref.ref(p, on_death) for p in parameters)
+        self._state = _state(parameters)
+        self._views = tuple(_sample(p) for p in parameters)
+        self._samples = tuple(view.clone() for view in self._views)
+
+    @staticmethod
+    def possible(parameters: Sequence[Tensor]) -> bool:
+        """Whether these can be watched: parameters with a version counter, each in one piece."""
+        return all(isinstance(p, nn.Parameter) and not p.is_inference() and p.is_contiguous() for p in parameters)
+
+    def unchanged(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether these are the parameters, as they were."""
+        if len(parameters) != len(self._references) or _state(parameters) != self._state:
+            return False
+        for reference, parameter in zip(self._references, parameters, strict=True):
+            if reference() is not parameter:
+                return False
+        return all(map(torch.equal, self._views, self._samples))
 
 
 @dataclass(frozen=True)
 class _Pack:
-    weights: tuple[weakref.ref, ...]
-    state: tuple[object, ...]
-    samples: tuple[Tensor, ...]
+    watch: Watch
     packed: tuple[Tensor, Tensor]
 
 
@@ -33,23 +57,16 @@ _LOCK = threading.Lock()
 def find(weight_ih: Tensor, weight_hh: Tensor, form: Hashable) -> tuple[Tensor, Tensor] | None:
     """What was packed for these weights as they are now, for products of that form, or None."""
     pack = _PACKS.get((id(weight_ih), id(weight_hh), form))
-    if pack is None or pack.state != _state(weight_ih, weight_hh):
-        return None
-    weights = (weight_ih, weight_hh)
-    same = all(reference() is weight for reference, weight in zip(pack.weights, weights, strict=True))
-    if same and all(torch.equal(_sample(w), s) for w, s in zip(weights, pack.samples, strict=True)):
-        return pack.packed
-    return None
+    return pack.packed if pack is not None and pack.watch.unchanged((weight_ih, weight_hh)) else None
 
 
 def keep(weight_ih: Tensor, weight_hh: Tensor, form: Hashable, packed_w: Tensor, packed_u: Tensor) -> None:
-    """Remember what was packed for these weights as they are now, if they are parameters."""
+    """Remember what was packed for these weights as they are now, if they can be watched."""
     weights = (weight_ih, weight_hh)
-    if not all(isinstance(weight, nn.Parameter) and not weight.is_inference() for weight in weights):
+    if not Watch.possible(weights):
         return
     key = (id(weight_ih), id(weight_hh), form)
-    references = tuple(weakref.ref(weight, lambda _: _PACKS.pop(key, None)) for weight in weights)
-    pack = _Pack(references, _state(*weights), tuple(_sample(w).clone() for w in weights), (packed_w, packed_u))
+    pack = _Pack(Watch(weights, lambda _: _PACKS.pop(key, None)), (packed_w, packed_u))
     with _LOCK:
         _PACKS[key] = pack
 
@@ -63,15 +80,20 @@ def drop() -> None:
 os.register_at_fork(after_in_child=lambda: globals().update(_LOCK=threading.Lock()))
 
 
-def _state(*weights: Tensor) -> tuple[object, ...]:
-    if any(weight.is_inference() for weight in weights):
+def _state(parameters: Sequence[Tensor]) -> tuple[object, ...]:
+    if any(p.is_inference() for p in parameters):
         return (None,)
-    return tuple((w._version, w.data_ptr(), tuple(w.shape), w.stride(), w.dtype) for w in weights)
+    return tuple((p._version, p.data_ptr(), p.shape, p.stride(), p.dtype) for p in parameters)
 
 
-def _sample(weight: Tensor) -> Tensor:
-    flat = weight.detach().reshape(-1)
-    step = max(1, len(flat) // _SAMPLE)
-    while math.gcd(step, weight.shape[-1]) > 1:  # every column has its turn
-        step += 1
-    return flat[::step]
+def _sample(parameter: Tensor) -> Tensor:
+    """A view of the whole, or of a few cache lines, each further down and to the right: every column has its turn."""
+    flat = parameter.detach().view(-1)
+    n = len(flat)
+    if n <= _WHOLE:
+        return flat
+    lines = min(_LINES, math.isqrt(n // _LINE))
+    apart, width = n // lines, parameter.shape[-1]
+    if apart >= width:
+        apart = apart // width * width + _LINE
+    return flat.as_strided((lines, _LINE), (apart, 1))

@@ -61,8 +61,8 @@ class Plan:
 
     def integers(self) -> dict[str, int]:
         """As the loops' arguments."""
-        names = ("columns", "columns_x", "first_1", "columns_1", "columns_2", "shift", "hard")
-        values = {name: getattr(self, name) for name in names}
+        names = ("columns", "columns_x", "first_1", "columns_1", "columns_2", "shift", "hard", "cells", "carries")
+        values = {name: int(getattr(self, name)) for name in names}
         return values | {"H": self.hidden, "K": self.split_points, "C": self.chunk}
 
 

@@ -26,10 +26,7 @@ from gatedrnn.sequence.backends.cpu.simd import (
     tile,
     transpose,
 )
-
-K_BLOCK = 256  # rows of a panel at once
-M_BLOCK = 96  # rows of A whose block stays in the second-level cache
-GRAIN = 16  # pairs a matrix register takes in: depth is a multiple
+from gatedrnn.sequence.backends.cpu.sizes import GRAIN, K_BLOCK, M_BLOCK
 
 
 @njit
@@ -147,7 +144,7 @@ def multiply(
     A: Any, lda: Any, M: Any, P: Any, K: Any, C: Any, ldc: Any, N: Any, panel: Any, tall: Any, first: Any, last: Any,
     add: Any, edge: Any, left: Any,
 ) -> None:  # fmt: skip
-    """C[M, N] (+)= A[M, K] · P for panels first … last − 1.
+    """C[M, N] (+)= A[M, K] · P for panels first … last − 1; downwards, first − 1 … last, where first > last.
 
     tall: rows of a full tile. edge: a tile of scratch. left: scratch for M_BLOCK · depth of A in another precision.
     """
@@ -165,7 +162,7 @@ def _multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, l
         deep = depth(P, K)
         for m in range(0, M, M_BLOCK):
             rows = min(M_BLOCK, M - m)
-            for r in range(rows if first < last else 0):
+            for r in range(rows if first != last else 0):
                 a, to = A + (m + r) * lda, left + r * deep
                 for k in range(0, deep, W):
                     rest = max(0, K - 2 * k)
@@ -181,7 +178,8 @@ def _multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, l
 def _tiles(A, lda, M, P, K, grain, C, ldc, N, panel, tall, first, last, add, edge):
     """The product of M ≤ M_BLOCK rows; blocks of K begin at multiples of `grain`, which divides K."""
     blocks, tiles, shape = ceil_div(K, K_BLOCK), ceil_div(M, tall), 0
-    for p in range(first, last):
+    for i in range(abs(last - first)):
+        p = first + i if first < last else first - 1 - i
         n = p * panel
         for block in range(blocks):
             k0, k1 = share(K // grain, block, blocks) * grain, share(K // grain, block + 1, blocks) * grain

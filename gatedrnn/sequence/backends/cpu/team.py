@@ -4,6 +4,7 @@ The kernels ask for their number and wait for one another through three function
 forked child (whose pool is gone), a team has one thread.
 """
 
+import array
 import ctypes
 import functools
 import os
@@ -67,10 +68,12 @@ def size() -> int:
     return 1 if _FORKED or _openmp() is None else torch.get_num_threads()
 
 
-def run(address: int, arguments: list[int], threads: int) -> None:
+def run(address: int, arguments: "array.array[int]", threads: int) -> None:
     """Call entry(arguments) in every thread of a team and wait for all; other Python threads go on meanwhile."""
-    array = (ctypes.c_int64 * len(arguments))(*arguments)
+    place = arguments.buffer_info()[0]
     if threads == 1:
-        _ENTRY(address)(array)
+        _ENTRY(address)(place)
     else:
-        _openmp().GOMP_parallel(ctypes.c_void_p(address), array, ctypes.c_uint(threads), ctypes.c_uint(0))
+        _openmp().GOMP_parallel(
+            ctypes.c_void_p(address), ctypes.c_void_p(place), ctypes.c_uint(threads), ctypes.c_uint(0)
+        )

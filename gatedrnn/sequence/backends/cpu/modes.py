@@ -1,0 +1,33 @@
+"""What PyTorch is doing around a call."""
+
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad, profiler
+
+_FUNCTORCH: Any = getattr(torch._C, "_functorch")  # noqa: B009 - unknown to type checkers
+
+
+def half_products() -> bool:
+    """Whether products are wanted in bfloat16: under autocast to it."""
+    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
+def transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation looks on: the operators have a backward formula only."""
+    return forward_ad._current_level >= 0 or _FUNCTORCH.peek_interpreter_stack() is not None
+
+
+def plain(x: object) -> TypeGuard[Tensor]:
+    """Whether nothing but the numbers is wanted of x: no gradient, graph, trace, profile or subclass that an operator serves."""
+    return (
+        not torch.compiler.is_compiling()
+        and not torch.is_grad_enabled()
+        and type(x) is Tensor
+        and not transformed()
+        and not torch._C._get_tracing_state()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._is_torch_function_mode_enabled()
+        and not profiler._is_profiler_enabled
+    )

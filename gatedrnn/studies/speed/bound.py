@@ -1,0 +1,33 @@
+"""The products of a layer by themselves: the time that no kernel of ours can go below."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gatedrnn.sequence.backends.cpu import memory
+from gatedrnn.sequence.backends.cpu.arguments import leading, loop, threads_for
+from gatedrnn.sequence.backends.cpu.plan import Plan
+from gatedrnn.sequence.backends.cpu.sizes import TOKENS, depth, round_up
+from gatedrnn.sequence.backends.cpu.target import best
+
+
+def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, half: bool) -> Callable[[], None]:
+    """A function that runs `parts` (bits, as `PARTS`) of the products of a layer on weights packed beforehand."""
+    plan, tokens = Plan("products", hidden, columns, columns, 0, columns), steps * batch
+    products = torch.bfloat16 if half else torch.float32
+    run = loop("products", plan, width, threads_for(plan, tokens, width), best(), products)
+
+    def panels(rows: int, across: int) -> Tensor:
+        return memory.aligned(depth(rows, products) * round_up(across, run.panel), run.packed).zero_()
+
+    values = {
+        **{"T": steps, "B": batch, "parts": parts, "x": torch.randn(tokens, width)},
+        **{"PW": panels(width, columns), "PU": panels(hidden, columns)},
+        **{"QW": panels(columns, width), "QU": panels(columns, hidden)},
+        **{"G": torch.zeros(tokens, leading(plan)), "out": torch.randn(tokens, hidden), "h0": torch.zeros(batch, hidden)},
+        **{"dh": torch.zeros(batch, hidden), "dx": torch.zeros(tokens, width), "db": torch.zeros(columns)},
+        **{"dW": torch.zeros(columns, width), "dU": torch.zeros(columns, hidden), "prev": torch.zeros(tokens).long()},
+        "shared": memory.aligned(TOKENS * round_up(max(width, hidden), run.panel), run.packed),
+    }  # fmt: skip
+    return lambda: run(values)
