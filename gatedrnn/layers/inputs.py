@@ -141,11 +141,10 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
             raise ArgumentError(
                 f"{owner}.hx", f"{name}_0 must have shape {wanted}", list(state.shape), "Leave hx out for zeros"
             )
-        if state.dtype not in (
-            (like.dtype,) if not _autocast(like) else (torch.float32, torch.bfloat16, torch.float16)
-        ):
-            wanted = "be of 16 or 32 bits under autocast" if _autocast(like) else f"have the input's type {like.dtype}"
-            raise ArgumentError(f"{owner}.hx", f"{name}_0 must {wanted}", state.dtype, "Convert it")
+        types = (torch.float32, torch.get_autocast_dtype(like.device.type)) if _autocast(like) else (like.dtype,)
+        if state.dtype not in types:
+            rule = f"{name}_0 must be {' or '.join(map(str, types))}"
+            raise ArgumentError(f"{owner}.hx", rule, state.dtype, "Convert it")
         state = state.unsqueeze(1) if batch.layout == "single" else state
         if batch.packed is not None and batch.packed.sorted_indices is not None:
             state = state.index_select(1, batch.packed.sorted_indices)

@@ -111,7 +111,7 @@ CALLS = {
     ),
     "type of hx": (
         lambda: lstm()(X, pair(1, B, H, dtype=torch.float64)),
-        "LSTM.hx: h_0 must have the input's type torch.float32; got torch.float64.",
+        "LSTM.hx: h_0 must be torch.float32; got torch.float64.",
     ),
     "one state of two": (lambda: lstm()(X, h(1, B, H)), "LSTM.hx: must be a tuple (h_0, c_0); got 1 state(s)."),
     "two states of one": (lambda: GRU(D, H)(X, pair(1, B, H)), "GRU.hx: must be a tensor h_0; got 2 state(s)."),

@@ -62,7 +62,9 @@ class Repeat:
         hn, cn, one = finals[0].data_ptr(), finals[-1].data_ptr(), len(states) == 1
         for run, fixed, places, H, apart, _ in self._layers:
             output = torch.empty(T, B, H, dtype=dtype)
-            work = memory.empty(N * (apart + H) + B * H, dtype=dtype)  # gates, cells, and a final cell that no one wants
+            work = memory.empty(
+                N * (apart + H) + B * H, dtype=dtype
+            )  # gates, cells, and a final cell that no one wants
             gates, size = work.data_ptr(), dtype.itemsize
             cells = gates + N * apart * size
             last = cells + N * H * size if one else cn
