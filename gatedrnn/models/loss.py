@@ -17,7 +17,7 @@ from gatedrnn.sequence.backends.cpu.availability import unavailable
 IGNORED = -100
 """A target that predicts nothing."""
 
-_CHUNK_LOGITS = 2 << 20
+_CHUNK_LOGITS = 4 << 20
 
 
 def chunked_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
@@ -61,6 +61,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         count = (targets != IGNORED).sum()
         total = torch.zeros((), dtype=full, device=hidden.device)
         rows = max(1, _CHUNK_LOGITS // len(weight))
+        rows = -(-len(targets) // max(1, -(-len(targets) // rows)))  # chunks of one size
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(targets), rows):
                 part = slice(start, start + rows)

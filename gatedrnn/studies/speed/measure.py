@@ -65,7 +65,8 @@ SHAPES = {
     "S2": Shape(_WIDE, 10, 70, 80),
     "S3": Shape((256, 256, 256), 8, 35, 32),
     "S4": Shape(_WIDE, 10, 30, 1, training=False),
-    "stream": Shape(_WIDE, 10, 1, 1, training=False, calls=16),
+    "stream": Shape(_WIDE, 10, 1, 1, training=False, calls=64),
+    "small": Shape((64, 64), 8, 1, 1, training=False, calls=512),
     "S5": Shape(_WIDE, 10, 128, 64, training=False),
     "ragged": Shape((256, 256), 8, 70, 32, ragged=True),
 }
