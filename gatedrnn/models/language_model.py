@@ -29,12 +29,16 @@ class LanguageModelOutput(NamedTuple):
         loss: mean cross-entropy in nats, None without targets.
         states: final states by layer, each state [1, B, H]; pass them on to carry context over windows.
         gates: traces by layer if asked for, {gate name: [T, B, N]}, else None.
+        hidden: the last layer's output [T, B, H].
+        dropped: the same after output dropout, what the decoder reads.
     """
 
     logits: Tensor | None
     loss: Tensor | None
     states: States
     gates: list[Trace] | None
+    hidden: Tensor
+    dropped: Tensor
 
 
 @final
@@ -96,11 +100,11 @@ class LanguageModel(nn.Module):
             self._check_targets(tokens, targets)
         every = len(self.layers)
         hidden, finals, traces = self._hidden(tokens, states, lengths, every, range(every) if return_gates else ())
-        hidden, gates = self.output_dropout(hidden), traces if return_gates else None
+        dropped, gates = self.output_dropout(hidden), traces if return_gates else None
         if targets is None:
-            return LanguageModelOutput(self.decoder(hidden), None, finals, gates)
-        loss = chunked_cross_entropy(hidden.flatten(0, 1), self.decoder.weight, self.decoder.bias, targets.flatten())
-        return LanguageModelOutput(None, loss, finals, gates)
+            return LanguageModelOutput(self.decoder(dropped), None, finals, gates, hidden, dropped)
+        loss = chunked_cross_entropy(dropped.flatten(0, 1), self.decoder.weight, self.decoder.bias, targets.flatten())
+        return LanguageModelOutput(None, loss, finals, gates, hidden, dropped)
 
     def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layer: int) -> Trace:
         """Gates of layer `layer` (from 1), {gate name: [T, B, N]}: as `forward`, without the layers above and the decoder.
