@@ -1,6 +1,7 @@
 """One function a command: take parsed options, call the package, print."""
 
 import json
+import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from gatedrnn.cells import CELLS
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.data import EOS, Corpus, find_splits, read_sentences, read_treebank, write_corpus
-from gatedrnn.models.saving import WEIGHTS_FILE
+from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.training.run import Run, load_run
 from gatedrnn.trees import Gold, Span
 
@@ -23,41 +24,56 @@ Options = Any
 def train(options: Options) -> int:
     """`gatedrnn train`."""
     from gatedrnn.training.config import RunConfig
+    from gatedrnn.training.run import check_free, continued
 
     sections = {name: _plain(options[name]) for name in ("data", "model", "training")}
     config = from_dict(RunConfig, sections, "")
     data = config.data.folder
+    if options.resume and options.out is None:
+        raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
-    if (out / "config.yaml").exists():
-        raise DataError(str(out), "must not hold a run yet", "a run", "Choose another --out, or delete the folder")
+    there = (out / CONFIG_FILE).exists()
+    if not options.resume:
+        check_free(out)
+    else:
+        if not there and not options.given:
+            raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
+        config = continued(out, config, options.given) if there else config
     existed = out.exists()
     try:
-        return _train(config, out, options.json)
+        return _train(config, out, options)
     except (GatedRNNError, KeyboardInterrupt):
-        if not existed and not (out / WEIGHTS_FILE).exists():
+        if not existed and not (out / WEIGHTS_FILE).exists() and _rank() == 0:
             shutil.rmtree(out, ignore_errors=True)
         raise
 
 
-def _train(config: Any, out: Path, as_json: bool) -> int:
+def _rank() -> int:
+    """This process's number, under torchrun; 0 is the one that writes."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def _train(config: Any, out: Path, options: Options) -> int:
     from gatedrnn.training.loop import train as run_training
     from gatedrnn.training.progress import TrainingDisplay
 
     data = config.data.folder
-    if data is None:
+    if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
         write_corpus(out / "text", config.training.seed)
     corpus = Corpus(
         find_splits(data or out / "text"), min_count=config.data.min_count, empty_lines=config.data.empty_lines
     )
-    console = Console(stderr=as_json)
+    console = Console(stderr=options.json, quiet=_rank() > 0)
     _describe(console, corpus, config.model.cell, out)
     with TrainingDisplay(console, config.training.epochs) as display:
-        outcome = run_training(config, corpus, out, display)
+        outcome = run_training(config, corpus, out, display, resume=options.resume)
+    if _rank() > 0:
+        return int(outcome.stopped == "interrupted")
     run = load_run(out)
     scores: dict[str, Any] = {"run": str(out), **asdict(outcome)}
     if "test" in corpus.files and outcome.stopped != "interrupted":
         scores["test_perplexity"] = _evaluate(run, corpus["test"], config.training.evaluation_batch_size).perplexity
-    if as_json:
+    if options.json:
         print(json.dumps(scores))
     else:
         test = f", test {scores['test_perplexity']:.2f}" if "test_perplexity" in scores else ""

@@ -12,6 +12,7 @@ import gatedrnn
 from gatedrnn.cells import CELLS
 from gatedrnn.core.checks import nearest
 from gatedrnn.core.errors import GatedRNNError
+from gatedrnn.core.files import read_yaml
 from gatedrnn.trees import ALGORITHMS, KEEP_RULES
 
 
@@ -47,6 +48,11 @@ def _train(parser: ArgumentParser) -> None:
 
     parser.add_argument("--config", action=ActionConfigFile, help="a run's YAML with the sections below")
     parser.add_argument("--out", metavar="RUN", type=str | None, help="a new folder [runs/<name of the data>]")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in --out where it was; start it if it is not there yet",
+    )
     parser.add_argument("--data", type=DataConfig, default=DataConfig())
     parser.add_argument("--model", type=LanguageModelConfig, default=LanguageModelConfig())
     parser.add_argument("--training", type=TrainingConfig, default=TrainingConfig())
@@ -169,23 +175,34 @@ def _data_folder(arguments: list[str]) -> list[str]:
     return [f"--data.folder{a[6:]}" if a == "--data" or a.startswith("--data=") else a for a in arguments]
 
 
-def _check_config(arguments: list[str]) -> None:
-    """Read `--config` strictly, so that a wrong key is named with the nearest known one."""
+def _given(arguments: list[str]) -> set[str]:
+    """The configuration's keys that the command line sets, those in `--config` too.
+
+    Reads that file strictly, so that a wrong key is named with the nearest known one.
+    """
     from gatedrnn.training.config import read_run_config
 
+    keys = set()
     for k, argument in enumerate(arguments):
-        if argument.startswith("--config="):
-            read_run_config(Path(argument.removeprefix("--config=")))
-        elif argument == "--config" and k + 1 < len(arguments):
-            read_run_config(Path(arguments[k + 1]))
+        name, _, value = argument.partition("=")
+        if name == "--config":
+            path = Path(value or (arguments[k + 1] if k + 1 < len(arguments) else ""))
+            read_run_config(path)
+            sections = read_yaml(path) or {}
+            keys |= {f"{section}.{key}" for section, values in sections.items() for key in values or ()}
+        elif name.startswith(("--data.", "--model.", "--training.")):
+            keys.add(name[2:])
+    return keys
 
 
 def _dispatch(arguments: list[str]) -> int:
+    given: set[str] = set()
     if arguments[:1] == ["train"]:
         arguments = _data_folder(arguments)
-        _check_config(arguments)
+        given = _given(arguments)
     parsed: Any = build_parser().parse_args(arguments)
     options: Namespace = parsed[parsed.command]
+    options["given"] = given
     from gatedrnn.cli import commands
 
     function = getattr(commands, parsed.command.replace("-", "_"))

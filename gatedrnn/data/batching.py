@@ -1,12 +1,14 @@
-"""Contiguous batches for truncated back-propagation through time.
+"""Batches for training: windows of the stream, whose state is carried on, or whole sentences, whose state starts afresh.
 
 The stream is cut into B equal stretches read side by side, so that a carried state always continues. Every token is
-predicted exactly once: the first of the stream from `<eos>`, the last of a short stretch is followed by padding.
+predicted exactly once: the first of the stream, or of a sentence, from `<eos>`; what is short is followed by padding.
+What an epoch draws depends on the seed and the epoch alone, so that a batch is known by its number.
 Dimensions: T steps of a window, B batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -16,48 +18,143 @@ from gatedrnn.core.errors import DataError
 PAD_TARGET = -100
 """Target of a position that predicts nothing; torch's cross-entropy ignores it."""
 
+_SHORTEST = 5
+_HALF_PROBABILITY, _DEVIATION = 0.05, 5.0
+
 
 @dataclass(frozen=True)
 class Window:
-    """Inputs and targets of one window, int64 [T, B]; padded targets are PAD_TARGET; `tokens` counts the others."""
+    """One batch.
+
+    Args:
+        inputs_TB, targets_TB: int64 [T, B]; padded targets are PAD_TARGET.
+        tokens: the other targets' number.
+        lengths_B: steps that count in each column, at least 1; None for all.
+    """
 
     inputs_TB: np.ndarray
     targets_TB: np.ndarray
     tokens: int
+    lengths_B: np.ndarray | None = None
+
+    def part(self, index: int, parts: int) -> "Window":
+        """Part `index` of the columns, shared out to `parts` processes."""
+        size = self.inputs_TB.shape[1]
+        low, high = index * size // parts, (index + 1) * size // parts
+        targets_TB = self.targets_TB[:, low:high]
+        lengths_B = None if self.lengths_B is None else self.lengths_B[low:high]
+        return Window(self.inputs_TB[:, low:high], targets_TB, int((targets_TB != PAD_TARGET).sum()), lengths_B)
 
 
-def steps_per_epoch(tokens: int, batch_size: int, sequence_length: int) -> int:
-    """How many windows `windows` yields."""
+class Batches(Protocol):
+    """The batches of one epoch, by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Window: ...
+
+
+class StreamBatches:
+    """Windows of `lengths` steps, one after the other (the last may be cut), over B stretches of a stream.
+
+    Args:
+        tokens: ids [N], a memory map will do: only a window's own tokens are read.
+        batch_size: B, stretches side by side.
+        lengths: T of each window, as `window_lengths` gives them.
+        first_input: the id that precedes the stream, `<eos>`.
+    """
+
+    def __init__(self, tokens: np.ndarray, batch_size: int, lengths: Sequence[int], first_input: int) -> None:
+        self._tokens, self._size, self._first = tokens, batch_size, first_input
+        self._stretch = -(-len(tokens) // batch_size)
+        self._ends = np.minimum(np.cumsum(lengths), self._stretch)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> Window:
+        begin, end = int(self._ends[index - 1]) if index else 0, int(self._ends[index])
+        inputs = np.full((end - begin, self._size), self._first, np.int64)
+        targets = np.full((end - begin, self._size), PAD_TARGET, np.int64)
+        for b in range(self._size):
+            start = b * self._stretch
+            low, high = start + begin, min(start + end, len(self._tokens))
+            if high <= low:
+                continue
+            targets[: high - low, b] = self._tokens[low:high]
+            skip = 1 if low == 0 else 0
+            inputs[skip : high - low, b] = self._tokens[low - 1 + skip : high - 1]
+        return Window(inputs, targets, int((targets != PAD_TARGET).sum()))
+
+
+class SentenceBatches:
+    """Sentences of about one length side by side, in random order; the same sentences share a batch in no two epochs.
+
+    Args:
+        tokens: ids [N], `<eos>` after each sentence.
+        batch_size: B; the last batch may be smaller.
+        eos: the id of `<eos>`.
+        seed, epoch: what the order depends on.
+    """
+
+    def __init__(self, tokens: np.ndarray, batch_size: int, eos: int, seed: int, epoch: int) -> None:
+        self._tokens, self._eos = tokens, eos
+        self._ends = np.flatnonzero(tokens == eos) + 1
+        if not len(self._ends) or self._ends[-1] != len(tokens):
+            self._ends = np.append(self._ends, len(tokens))
+        random = np.random.default_rng([seed, epoch])
+        lengths = np.diff(self._ends, prepend=0)
+        order = np.lexsort((random.random(len(lengths)), lengths))
+        starts = range(0, len(order), batch_size)
+        self._batches = [order[start : start + batch_size] for start in starts]
+        self._order = random.permutation(len(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int) -> Window:
+        chosen = self._batches[self._order[index]]
+        starts = np.where(chosen > 0, self._ends[chosen - 1], 0)
+        lengths = self._ends[chosen] - starts
+        inputs = np.full((int(lengths.max()), len(chosen)), self._eos, np.int64)
+        targets = np.full_like(inputs, PAD_TARGET)
+        for b, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            targets[:length, b] = self._tokens[start : start + length]
+            inputs[1:length, b] = targets[: length - 1, b]
+        return Window(inputs, targets, int(lengths.sum()), lengths)
+
+
+def window_lengths(
+    tokens: int, batch_size: int, sequence_length: int, draw: tuple[int, int] | None = None
+) -> Sequence[int]:
+    """T of every window of an epoch.
+
+    Args:
+        tokens: N.
+        draw: seed and epoch, for lengths as AWD-LSTM draws them: normal around `sequence_length` (95 %) or half of it, with
+            deviation 5, at least 5; None for `sequence_length` throughout.
+    """
     stretch = -(-tokens // batch_size)
-    return -(-stretch // sequence_length)
+    if draw is None:
+        return [sequence_length] * -(-stretch // sequence_length)
+    random = np.random.default_rng(list(draw))
+    lengths: list[int] = []
+    while stretch > 0:
+        middle = sequence_length / 2 if random.random() < _HALF_PROBABILITY else sequence_length
+        lengths.append(max(_SHORTEST, int(random.normal(middle, _DEVIATION))))
+        stretch -= lengths[-1]
+    return lengths
 
 
 def windows(tokens: np.ndarray, batch_size: int, sequence_length: int, first_input: int) -> Iterator[Window]:
-    """Windows of `sequence_length` steps (the last may be shorter) over B stretches of a stream.
-
-    Args:
-        tokens: ids [N], a memory map will do: only the window's own tokens are read.
-        batch_size: B, stretches side by side; sequence_length: T, steps.
-        first_input: the id that precedes the stream, `<eos>`.
+    """Windows of `sequence_length` steps (the last may be shorter) over B stretches of a stream, see `StreamBatches`.
 
     Raises: ArgumentError: a size is not positive. DataError: no token.
     """
     positive_int("training.batch_size", batch_size)
     positive_int("training.sequence_length", sequence_length)
-    n = len(tokens)
-    if n == 0:
+    if len(tokens) == 0:
         raise DataError("windows.tokens", "must hold at least one token", 0, "Check the text")
-    stretch = -(-n // batch_size)
-    starts = [b * stretch for b in range(batch_size)]
-    for step in range(0, stretch, sequence_length):
-        length = min(sequence_length, stretch - step)
-        inputs = np.full((length, batch_size), first_input, np.int64)
-        targets = np.full((length, batch_size), PAD_TARGET, np.int64)
-        for b, start in enumerate(starts):
-            low, high = start + step, min(start + step + length, start + stretch, n)
-            if high <= low:
-                continue
-            targets[: high - low, b] = tokens[low:high]
-            skip = 1 if low == 0 else 0
-            inputs[skip : high - low, b] = tokens[low - 1 + skip : high - 1]
-        yield Window(inputs, targets, int((targets != PAD_TARGET).sum()))
+    batches = StreamBatches(tokens, batch_size, window_lengths(len(tokens), batch_size, sequence_length), first_input)
+    for index in range(len(batches)):
+        yield batches[index]

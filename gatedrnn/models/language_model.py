@@ -84,6 +84,7 @@ class LanguageModel(nn.Module):
         targets: Tensor | None = None,
         lengths: Tensor | list[int] | None = None,
         return_gates: bool = False,
+        divisor: float | None = None,
     ) -> LanguageModelOutput:
         """Score every next token, or give the loss of those that came.
 
@@ -93,6 +94,7 @@ class LanguageModel(nn.Module):
             targets: ids [T, B] to be predicted, −100 where nothing is; with them the output has `loss`, without them `logits`.
             lengths: tokens that count in each column [B], None for all.
             return_gates: also give the trace of every layer.
+            divisor: what the sum of the losses is divided by; None for the number of targets.
 
         Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.
         """
@@ -103,7 +105,8 @@ class LanguageModel(nn.Module):
         dropped, gates = self.output_dropout(hidden), traces if return_gates else None
         if targets is None:
             return LanguageModelOutput(self.decoder(dropped), None, finals, gates, hidden, dropped)
-        loss = chunked_cross_entropy(dropped.flatten(0, 1), self.decoder.weight, self.decoder.bias, targets.flatten())
+        weight, bias = self.decoder.weight, self.decoder.bias
+        loss = chunked_cross_entropy(dropped.flatten(0, 1), weight, bias, targets.flatten(), divisor)
         return LanguageModelOutput(None, loss, finals, gates, hidden, dropped)
 
     def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layer: int) -> Trace:

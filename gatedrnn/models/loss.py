@@ -18,20 +18,25 @@ IGNORED = -100
 """A target that predicts nothing."""
 
 _CHUNK_LOGITS = 4 << 20
+_FEWEST_ROWS = 32  # fewer would read the decoder once for next to nothing
 
 
-def chunked_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Mean of −log softmax(hidden Wᵀ + b)[target] in nats over the targets that are not −100.
+def chunked_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, divisor: float | None = None
+) -> Tensor:
+    """Sum of −log softmax(hidden Wᵀ + b)[target] in nats over the targets that are not −100, divided by their number.
 
     Args:
         hidden: [N, E]; weight: [V, E]; bias: [V].
         targets: [N], int64 in 0…V − 1 or −100.
+        divisor: instead of the number of targets, where the batch is a part of a larger one.
 
-    Returns: a scalar in float32 at least; NaN if every target is −100, as torch's.
+    Returns: a scalar in float32 at least; NaN if every target is −100 and there is no divisor, as torch's.
     """
     autocast = torch.is_autocast_enabled(hidden.device.type)
     dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else weight.dtype
-    return _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, dtype, torch.is_grad_enabled())  # type: ignore[return-value]
+    needed = torch.is_grad_enabled()
+    return _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, divisor, dtype, needed)  # type: ignore[return-value]
 
 
 def _losses(logits: Tensor, bias: Tensor, target: Tensor, share: Tensor, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,18 +55,19 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, dtype: torch.dtype, differentiate: bool
-    ) -> Tensor:
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, divisor: float | None, dtype: torch.dtype,
+        differentiate: bool,
+    ) -> Tensor:  # fmt: skip
         full = torch.promote_types(weight.dtype, torch.float32)
         needed = differentiate and any(ctx.needs_input_grad)
         hidden_c, weight_c, bias_c = hidden.to(dtype), weight.to(dtype), bias.to(full)
         d_hidden = torch.empty_like(hidden_c) if needed else None
         d_weight = torch.zeros_like(weight, dtype=full) if needed else None
         d_bias = torch.zeros_like(bias_c) if needed else None
-        count = (targets != IGNORED).sum()
+        count = (targets != IGNORED).sum() if divisor is None else divisor
         total = torch.zeros((), dtype=full, device=hidden.device)
-        rows = max(1, _CHUNK_LOGITS // len(weight))
-        rows = -(-len(targets) // max(1, -(-len(targets) // rows)))  # chunks of one size
+        rows = max(_FEWEST_ROWS, _CHUNK_LOGITS // len(weight))
+        rows = max(1, -(-len(targets) // max(1, -(-len(targets) // rows))))  # chunks of one size
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(targets), rows):
                 part = slice(start, start + rows)
@@ -88,4 +94,4 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return *(saved.to(dtype) * grad.to(dtype) for saved, dtype in gradients), None, None, None
+        return *(saved.to(dtype) * grad.to(dtype) for saved, dtype in gradients), None, None, None, None

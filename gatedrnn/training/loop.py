@@ -1,34 +1,49 @@
-"""The training loop: truncated back-propagation over contiguous windows, best-on-valid kept, interruptible."""
+"""The training loop: one pass after another, the best on the validation text kept, resumed exactly where it was.
+
+Dimensions: T time, B batch.
+"""
 
 import math
+import signal
+import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.data import EOS, Corpus, windows
-from gatedrnn.data.batching import steps_per_epoch
+from gatedrnn.data import EOS, Corpus, Vocabulary
+from gatedrnn.data.batching import Batches, SentenceBatches, StreamBatches, Window, window_lengths
 from gatedrnn.models import LanguageModel
-from gatedrnn.models.saving import save_weights
+from gatedrnn.models.saving import load_weights, save_weights
+from gatedrnn.training import checkpoint
+from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
+from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.evaluation import evaluate
-from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, create_run
+from gatedrnn.training.penalties import penalties
+from gatedrnn.training.run import TOKENS_FOLDER, VOCABULARY_FILE, append_metrics, check_free, locked, write_run
+from gatedrnn.training.schedule import no_longer_better, plateau, rate, starts_averaging
+from gatedrnn.training.state import Progress, collect, restore
+
+_EXPLODED = 4.0  # times the loss of a uniform guess
 
 
 class Display(Protocol):
     """What the loop tells of its progress; see `TrainingDisplay`."""
 
     def start_epoch(self, epoch: int, steps: int) -> None:
-        """An epoch of `steps` windows begins."""
+        """An epoch of `steps` batches begins, or goes on."""
         ...
 
     def step(self, done: int, loss_nats: float, tokens_per_second: float) -> None:
-        """`done` windows of the epoch are finished."""
+        """`done` batches of the epoch are finished."""
         ...
 
     def end_epoch(self, record: dict[str, Any]) -> None:
@@ -45,148 +60,282 @@ class Outcome:
     stopped: str
 
 
-def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display) -> Outcome:
+def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, resume: bool = False) -> Outcome:
     """Train a language model into `folder`, which is a usable run from the first moment on.
 
-    Ctrl-C (KeyboardInterrupt) ends it early: the best weights so far stay, or the current ones before the first validation.
+    Ctrl-C or a termination signal ends training after the current step, with a checkpoint.
 
     Args:
         config: the run's configuration; its vocabulary size is set from the corpus.
         corpus: with splits train and valid.
         folder: of a new run.
+        resume: if the folder holds a run of this configuration, go on from its last checkpoint, bit for bit as if nothing had
+            happened.
 
-    Raises: DataError: the folder holds a run. ArgumentError: the model cannot be built, the device is unknown, or the loss is
-        no longer finite.
+    Raises: DataError: the folder holds a run (without `resume`), or one that is live. CheckpointError: its checkpoints are
+        damaged. ArgumentError: the model cannot be built, the device is unknown, the text is another one, or the loss
+        explodes; the run then holds the best weights and its checkpoints.
     """
     config = replace(config, model=replace(config.model, vocabulary_size=len(corpus.vocabulary)))
-    fabric = _fabric(config.training)
+    fabric = make_fabric(config.training, folder)
     model = LanguageModel(config.model, config.training.backend)
-    create_run(folder, config, corpus.vocabulary)
-    save_weights(folder, config.model, model.state_dict())
-    corpus.cache(folder / TOKENS_FOLDER)
-    return _Loop(config, corpus, folder, display, fabric, model).run()
+    with locked(folder) if fabric.is_global_zero else nullcontext():
+        if not resume:
+            check_free(folder)
+        saved = checkpoint.load(folder)
+        if saved is not None and Vocabulary.load(folder / VOCABULARY_FILE).words != corpus.vocabulary.words:
+            rule = "must hold the text the run began with"
+            raise ArgumentError("data.folder", rule, "other words", "Restore that text, or start another run")
+        fabric.barrier()
+        if fabric.is_global_zero:
+            write_run(folder, config, corpus.vocabulary, fresh=saved is None)
+            if saved is None:
+                save_weights(folder, config.model, model.state_dict())
+            corpus.cache(folder / TOKENS_FOLDER)
+        fabric.barrier()
+        corpus.cache(folder / TOKENS_FOLDER)  # the others map what the first one wrote
+        loop = Loop(config, corpus, folder, display, fabric, model)
+        if saved is not None:
+            restore(loop, *saved)
+        return loop.run()
 
 
-class _Loop:
-    """State of one training."""
+class Loop:
+    """State of one training; see `train`."""
 
     def __init__(
         self, config: RunConfig, corpus: Corpus, folder: Path, display: Display, fabric: Fabric, model: LanguageModel
     ) -> None:
         self.config, self.corpus, self.folder, self.display, self.fabric = config, corpus, folder, display, fabric
         self.raw = model
-        self.model, self.optimizer = fabric.setup(model, _optimizer(model, config.training))
-        self.best: float | None = None
-        self.steps = 0
-        self.started = time.monotonic()
-        self.validation_seconds = 0.0
+        self.eos = corpus.vocabulary.ids[EOS]
+        training = config.training
+        if training.batch_size % fabric.world_size:
+            rule, advice = f"must be a multiple of the {fabric.world_size} processes", "Change it, or their number"
+            raise ArgumentError("training.batch_size", rule, training.batch_size, advice)
+        self.model, self.optimizer = fabric.setup(model, _optimizer(model, training))
+        size = corpus.sizes["train"]
+        self.progress = Progress(
+            base_rate=training.learning_rate, learning_rate=training.learning_rate, train_tokens=size
+        )
+        self.average: Average | None = None
+        self.states: Any = None
+        self.session_began = self.saved_at = time.monotonic()
+        self.stop: str | None = None
 
     def run(self) -> Outcome:
-        training = self.config.training
-        stopped, done = "all epochs done", 0
-        try:
-            for epoch in range(1, training.epochs + 1):
-                finished = self._epoch(epoch)
-                done = epoch
-                if not finished:
-                    stopped = f"the budget of {training.minutes:g} minutes is spent"
-                    break
-        except KeyboardInterrupt:
-            stopped = "interrupted"
-            if self.best is None:
-                self._save()
-        return Outcome(done, None if self.best is None else math.exp(min(self.best, 700)), stopped)
+        """Train to the end."""
+        training, p = self.config.training, self.progress
+        if p.step and self._out_of_time():
+            self.stop = self._budget()
+        with _signals(self):
+            while self.stop is None and not self._finished():
+                self._epoch()
+        if p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero:
+            save_weights(self.folder, self.config.model, self.raw.state_dict())
+        done = p.epoch - 1
+        if self.stop is None:
+            self.stop = "all epochs done" if p.stage == "main" or not training.finetune_epochs else "finetuned"
+        return Outcome(done, None if p.best_nats is None else math.exp(min(p.best_nats, 700)), self.stop)
 
-    def _epoch(self, epoch: int) -> bool:
-        """One pass and its validation; False when the budget ran out in it."""
-        training = self.config.training
-        tokens = self.corpus["train"]
-        steps = steps_per_epoch(len(tokens), training.batch_size, training.sequence_length)
-        self.display.start_epoch(epoch, steps)
-        began, total, count, states = time.monotonic(), 0.0, 0, None
-        smooth, finished = 0.0, True
-        eos = self.corpus.vocabulary.ids[EOS]
-        for done, window in enumerate(windows(tokens, training.batch_size, training.sequence_length, eos), 1):
-            loss, states = self._step(window.inputs_TB, window.targets_TB, states)
-            self.steps += 1
-            if not math.isfinite(loss):
-                advice = "The run holds the best weights so far; lower training.learning_rate or training.gradient_clip"
-                raise ArgumentError("training", f"the loss must stay finite, at step {self.steps}", loss, advice)
-            total, count = total + loss * window.tokens, count + window.tokens
-            smooth = loss if done == 1 else 0.98 * smooth + 0.02 * loss
-            self.display.step(done, smooth, count / (time.monotonic() - began))
+    def _finished(self) -> bool:
+        """Whether there is no epoch left; starts the second stage where there is one."""
+        training, p = self.config.training, self.progress
+        if p.stage == "main":
+            early = training.patience is not None and p.since_best >= training.patience
+            if p.epoch <= training.epochs and not early:
+                return False
+            if not training.finetune_epochs:
+                self.stop = f"no better in {p.since_best} epochs" if early else None
+                return True
+            if not (p.best_nats is not None and math.isfinite(p.best_nats)):
+                return True
+            self._finetune()
+            return False
+        interval = training.average_interval if training.average_interval is not None else 5
+        return len(p.losses_nats) >= training.finetune_epochs or no_longer_better(p.losses_nats, interval)
+
+    def _finetune(self) -> None:
+        """The second stage: from the best weights, a new optimiser, averaging from its first step."""
+        p = self.progress
+        if self.average is not None:
+            self.average = None
+        load_weights(self.folder, self.config.model, self.raw)
+        fresh = _optimizer(self.raw, self.config.training)
+        self.optimizer.optimizer.load_state_dict(fresh.state_dict())
+        self.average = Average(self.raw)
+        p.stage, p.base_rate, p.losses_nats, p.averaged = "finetune", self.config.training.learning_rate, [], 0
+        self._checkpoint()
+
+    def _batches(self) -> Batches:
+        training, tokens, epoch = self.config.training, self.corpus["train"], self.progress.epoch
+        if training.unit == "sentence":
+            return SentenceBatches(tokens, training.batch_size, self.eos, training.seed, epoch)
+        draw = (training.seed, epoch) if training.random_lengths else None
+        lengths = window_lengths(len(tokens), training.batch_size, training.sequence_length, draw)
+        return StreamBatches(tokens, training.batch_size, lengths, self.eos)
+
+    def _epoch(self) -> None:
+        """What is left of one pass, and its validation; less if it is to stop."""
+        p, batches = self.progress, self._batches()
+        self.display.start_epoch(p.epoch, len(batches))
+        began, before = time.monotonic(), p.tokens
+        while p.batch < len(batches):
+            window = batches[p.batch]
+            loss = self._step(window, len(batches))
+            p.batch, p.step = p.batch + 1, p.step + 1
+            p.total_nats, p.tokens = p.total_nats + loss * window.tokens, p.tokens + window.tokens
+            p.smooth_nats = loss if p.batch == 1 else 0.98 * p.smooth_nats + 0.02 * loss
+            self.display.step(p.batch, p.smooth_nats, (p.tokens - before) / (time.monotonic() - began))
+            if self._agree(self.stop is not None):
+                self.stop = self.stop or "interrupted"
+                if p.batch < len(batches):
+                    self._checkpoint()
+                    return
             if self._out_of_time():
-                finished = done == steps
                 break
-        seconds = time.monotonic() - began
-        self._validate(epoch, total / count, count / seconds)
-        return finished and not self._out_of_time()
+            if self._agree(time.monotonic() - self.saved_at > 60 * self.config.training.checkpoint_minutes):
+                self._checkpoint()
+        self._validate((p.tokens - before) / (time.monotonic() - began))
+        self._checkpoint()
 
-    def _step(self, inputs: Any, targets: Any, states: Any) -> tuple[float, Any]:
-        device = self.fabric.device
-        inputs_TB, targets_TB = (torch.from_numpy(array).to(device) for array in (inputs, targets))
-        output = self.model(inputs_TB, states, targets=targets_TB)
+    def _step(self, whole: Window, steps: int) -> float:
+        """One optimiser step; the mean loss over all processes."""
+        training, p = self.config.training, self.progress
+        window = whole.part(self.fabric.global_rank, self.fabric.world_size)
+        length = len(whole.inputs_TB)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate(training, p.base_rate, p.step, steps * training.epochs, length)
+        inputs_TB, targets_TB = (self._tensor(array) for array in (window.inputs_TB, window.targets_TB))
+        lengths_B = None if window.lengths_B is None else self._tensor(window.lengths_B)
+        states = self.states if training.unit == "stream" else None
+        divisor = whole.tokens / self.fabric.world_size
+        output = self.model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
         self.optimizer.zero_grad()
-        self.fabric.backward(output.loss)
-        if self.config.training.gradient_clip:
-            self.fabric.clip_gradients(
-                self.model, self.optimizer, max_norm=self.config.training.gradient_clip, error_if_nonfinite=False
-            )
-        self.optimizer.step()
-        return float(output.loss.detach()), [tuple(state.detach() for state in layer) for layer in output.states]
-
-    def _validate(self, epoch: int, train_loss: float, tokens_per_second: float) -> None:
-        began = time.monotonic()
-        training = self.config.training
-        result = evaluate(
-            self.model, self.corpus["valid"], self.corpus.vocabulary, batch_size=training.evaluation_batch_size
+        self.fabric.backward(output.loss + penalties(training, output, lengths_B))
+        loss = self._mean(float(output.loss.detach()))
+        self._check("loss", loss, loss < _EXPLODED * max(1.0, math.log(self.raw.embedding.num_embeddings)))
+        norm = self.fabric.clip_gradients(
+            self.model, self.optimizer, max_norm=training.gradient_clip or math.inf, error_if_nonfinite=False
         )
-        self.validation_seconds = time.monotonic() - began
-        rate = self.optimizer.param_groups[0]["lr"]
-        improved = math.isfinite(result.loss_nats) and (self.best is None or result.loss_nats < self.best)
-        if self.best is not None and result.loss_nats > self.best * (1 - training.plateau_threshold):
-            for group in self.optimizer.param_groups:
-                group["lr"] *= training.plateau_factor
-        if improved:
-            self.best = result.loss_nats
-            self._save()
+        if training.precision != "16-mixed":  # whose scaler leaves out such a step
+            self._check("gradient's norm", float(norm), True)  # type: ignore[arg-type]
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        self.states = [tuple(state.detach() for state in layer) for layer in output.states]
+        return loss
+
+    def _tensor(self, array: Any) -> Tensor:
+        return torch.from_numpy(array).contiguous().to(self.fabric.device)
+
+    def _check(self, what: str, value: float, sound: bool) -> None:
+        p = self.progress
+        if math.isfinite(value) and sound:
+            return
+        where = f"the {what} must stay finite and small, at epoch {p.epoch}, step {p.step + 1}"
+        advice = "The run holds the best weights so far; go on from its last checkpoint with --resume and a lower"
+        raise ArgumentError("training", where, value, f"{advice} --training.learning_rate or --training.gradient_clip")
+
+    def _validate(self, tokens_per_second: float) -> None:
+        """Score the validation text, keep the model if it is the best, adapt the learning rate, and end the epoch."""
+        p, training = self.progress, self.config.training
+        began = time.monotonic()
+        if self.average is not None:
+            self.average.swap()
+        result = evaluate(
+            self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=training.evaluation_batch_size
+        )
+        improved = math.isfinite(result.loss_nats) and (p.best_nats is None or result.loss_nats < p.best_nats)
+        if improved and self.fabric.is_global_zero:
+            save_weights(self.folder, self.config.model, self.raw.state_dict())
+        if self.average is not None:
+            self.average.swap()
+        rate_now, train_loss = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.tokens)
+        p.base_rate = plateau(training, p.base_rate, result.loss_nats, p.best_nats)
+        p.losses_nats.append(result.loss_nats)
+        p.best_nats, p.since_best = (result.loss_nats, 0) if improved else (p.best_nats, p.since_best + 1)
+        p.validation_seconds = time.monotonic() - began
         record = {
-            "epoch": epoch,
-            "step": self.steps,
+            "epoch": p.epoch,
+            "step": p.step,
             "train_loss_nats": train_loss,
             "train_perplexity": math.exp(min(train_loss, 700)),
             "valid_loss_nats": result.loss_nats,
             "valid_perplexity": result.perplexity,
-            "learning_rate": rate,
+            "learning_rate": rate_now,
+            "averaged": self.average is not None,
             "tokens_per_second": tokens_per_second,
-            "seconds": time.monotonic() - self.started,
+            "seconds": self._seconds(),
             "best": improved,
         }
-        append_metrics(self.folder, record)
+        if self.average is None and starts_averaging(training, p.losses_nats):
+            self.average = Average(self.raw)
+        p.epoch, p.batch, p.total_nats, p.tokens, self.states = p.epoch + 1, 0, 0.0, 0, None
+        if self.fabric.is_global_zero:
+            append_metrics(self.folder, record)
+            self.fabric.log_dict({k: v for k, v in record.items() if k != "step"}, step=p.step)
+        p.metrics = p.metrics + 1
         self.display.end_epoch(record)
+        if self._out_of_time():
+            self.stop = self._budget()
+
+    def _budget(self) -> str:
+        return f"the budget of {self.config.training.minutes:g} minutes is spent"
+
+    def _seconds(self) -> float:
+        return self.progress.seconds + time.monotonic() - self.session_began
 
     def _out_of_time(self) -> bool:
         minutes = self.config.training.minutes
-        spent = time.monotonic() - self.started + self.validation_seconds
-        return minutes is not None and spent >= 60 * minutes
+        if minutes is None:
+            return False
+        return self._agree(self._seconds() + self.progress.validation_seconds >= 60 * minutes)
 
-    def _save(self) -> None:
-        save_weights(self.folder, self.config.model, self.raw.state_dict())
+    def _agree(self, wish: bool) -> bool:
+        """Whether any process wishes so: what a clock or a signal says, all must do in the same step."""
+        return self._mean(float(wish)) > 0
+
+    def _mean(self, value: float) -> float:
+        """The mean of a number over all processes."""
+        if self.fabric.world_size == 1:
+            return value
+        total: Any = self.fabric.all_reduce(torch.tensor(value, device=self.fabric.device), reduce_op="mean")
+        return float(total)
+
+    def _checkpoint(self) -> None:
+        self.saved_at = time.monotonic()
+        values = asdict(replace(self.progress, seconds=self._seconds()))
+        values["averaged"] = None if self.average is None else self.average.steps
+        tensors, groups = collect(self)
+        values["groups"], values["precision"] = groups, self.fabric.strategy.precision.state_dict()
+        if self.fabric.is_global_zero:
+            checkpoint.save(self.folder, self.progress.step, tensors, values)
+        self.fabric.barrier()
+
+
+@contextmanager
+def _signals(loop: Loop) -> Iterator[None]:
+    """The first Ctrl-C or termination signal ends training after the current step; a second one at once."""
+
+    def end(number: int, frame: object) -> None:
+        if loop.stop is not None:
+            raise KeyboardInterrupt
+        loop.stop = "interrupted"
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        loop.stop = "interrupted"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
     make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
     return make(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
-
-
-def _fabric(training: TrainingConfig) -> Fabric:
-    try:
-        fabric = Fabric(accelerator=training.device, devices=1, precision=training.precision)  # type: ignore[arg-type]
-        fabric.launch()
-    except (ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ArgumentError(
-            "training.device", "must be a device of this machine", repr(training.device), reason
-        ) from error
-    fabric.seed_everything(training.seed, verbose=False)
-    return fabric

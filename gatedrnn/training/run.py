@@ -1,21 +1,30 @@
 """A run on disk: config.yaml, model.safetensors, vocabulary.json, metrics.jsonl and the token cache."""
 
 import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatedrnn.core.config import to_dict
-from gatedrnn.core.errors import CheckpointError, DataError
-from gatedrnn.core.files import ROOM, write_yaml
+from gatedrnn.core.config import from_dict, to_dict
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
+from gatedrnn.core.files import ROOM, write_text, write_yaml
 from gatedrnn.data import Vocabulary
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.training.config import RunConfig, read_run_config
 
+MAY_CHANGE = (
+    "epochs", "finetune_epochs", "minutes", "patience", "learning_rate", "gradient_clip", "checkpoint_minutes", "tensorboard",
+    "device", "backend",
+)  # fmt: skip
+"""Keys of the section training that may change when a run is gone on with."""
+
 VOCABULARY_FILE = "vocabulary.json"
 METRICS_FILE = "metrics.jsonl"
 TOKENS_FOLDER = "tokens"
+CHECKPOINT_FOLDER = "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -47,16 +56,62 @@ def load_run(folder: Path | str) -> Run:
     return Run(folder, config, LanguageModel.from_pretrained(folder, backend=config.training.backend), vocabulary)
 
 
-def create_run(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> None:
-    """Start a run's folder: configuration, vocabulary, empty metrics.
+def check_free(folder: Path) -> None:
+    """Raises DataError if the folder holds a run, so that none is ever overwritten."""
+    if (folder / CONFIG_FILE).exists() or (folder / WEIGHTS_FILE).exists():
+        advice = "Go on with it by --resume, choose another --out, or delete the folder"
+        raise DataError(str(folder), "must not hold a run yet", "a run", advice)
 
-    Raises: DataError: the folder holds a run already, so that none is ever overwritten.
-    """
-    if (folder / WEIGHTS_FILE).exists() or (folder / CONFIG_FILE).exists():
-        raise DataError(str(folder), "must not hold a run yet", "a run", "Choose another --out, or delete the folder")
+
+def write_run(folder: Path, config: RunConfig, vocabulary: Vocabulary, *, fresh: bool) -> None:
+    """Write a run's configuration and, if it is fresh, its vocabulary and empty metrics. Raises: DataError: it cannot."""
     write_yaml(folder / CONFIG_FILE, to_dict(config))
-    vocabulary.save(folder / VOCABULARY_FILE)
-    (folder / METRICS_FILE).touch()
+    if fresh:
+        vocabulary.save(folder / VOCABULARY_FILE)
+        write_text(folder / METRICS_FILE, "")
+
+
+def continued(folder: Path, config: RunConfig, given: Collection[str]) -> RunConfig:
+    """The run's own configuration, with what may change in a run taken from `config`.
+
+    Args: given: keys ("model.cell") that a person set; every other one is the run's.
+    Raises: ArgumentError: a key that may not change differs. ConfigError, CheckpointError: the run's file is damaged.
+    """
+    own = to_dict(read_run_config(folder / CONFIG_FILE))
+    wanted = to_dict(config)
+    for key in sorted(given):
+        section, name = key.split(".")[:2]
+        if wanted[section][name] == own[section][name]:
+            continue
+        if key != "data.folder" and (section != "training" or name not in MAY_CHANGE):
+            got = f"{wanted[section][name]!r}, and {own[section][name]!r} in the run"
+            advice = f"Drop it, or start another run; what may change: {', '.join(MAY_CHANGE)}"
+            raise ArgumentError(key, "must be as in the run", got, advice)
+        own[section][name] = wanted[section][name]
+    return from_dict(RunConfig, own, "")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder, so that no second training writes into it; a killed process holds nothing.
+
+    Raises: DataError: another process holds it, or it cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        (folder / CHECKPOINT_FOLDER).mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / CHECKPOINT_FOLDER / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout as error:
+        advice = "Wait for it, or choose another --out"
+        raise DataError(str(folder), "must not be in training already", "a live run", advice) from error
+    except OSError as error:
+        raise DataError(str(folder), "must be a folder that can be written", error.strerror, ROOM) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def append_metrics(folder: Path, record: dict[str, Any]) -> None:
@@ -72,3 +127,9 @@ def append_metrics(folder: Path, record: dict[str, Any]) -> None:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All lines of metrics.jsonl."""
     return [json.loads(line) for line in (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()]
+
+
+def cut_metrics(folder: Path, lines: int) -> None:
+    """Keep the first lines of metrics.jsonl: what came after the checkpoint will come again."""
+    kept = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
+    write_text(folder / METRICS_FILE, "".join(kept))

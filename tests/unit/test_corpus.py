@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, UNK, Corpus, Vocabulary, find_splits, windows
-from gatedrnn.data.batching import PAD_TARGET, steps_per_epoch
+from gatedrnn.data.batching import PAD_TARGET, window_lengths
 
 TEXTS = {"train": "a b a\n\nb c a\n", "valid": "a d\n", "test": "b\nzebra c\n"}
 
@@ -147,7 +147,7 @@ def test_damaged_cache_is_rebuilt(tmp_path, damage):
 def read_side_by_side(n, batch_size, sequence_length):
     """The windows of the stream 100, 101, … as two matrices over the whole epoch, and the number of predictions."""
     found = list(windows(np.arange(100, 100 + n), batch_size, sequence_length, first_input=1))
-    assert len(found) == steps_per_epoch(n, batch_size, sequence_length)
+    assert len(found) == len(window_lengths(n, batch_size, sequence_length))
     assert all(w.inputs_TB.shape == w.targets_TB.shape and w.inputs_TB.dtype == np.int64 for w in found)
     assert all(len(w.inputs_TB) == sequence_length for w in found[:-1])
     assert 1 <= len(found[-1].inputs_TB) <= sequence_length

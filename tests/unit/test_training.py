@@ -103,7 +103,7 @@ def test_loss_falls_and_a_line_an_epoch_is_kept(corpus, tmp_path):
 def test_a_run_is_complete_on_disk_and_loads(corpus, tmp_path):
     run(corpus, tmp_path / "run", epochs=1)
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.yaml", "model.safetensors", "vocabulary.json", "metrics.jsonl", "tokens"}
+    assert names == {"config.yaml", "model.safetensors", "vocabulary.json", "metrics.jsonl", "tokens", "checkpoint"}
     loaded = load_run(tmp_path / "run")
     assert loaded.vocabulary.words == corpus.vocabulary.words
     assert loaded.config == RunConfig(
@@ -195,7 +195,9 @@ def test_interrupt_after_a_validation_keeps_the_best_weights(corpus, tmp_path):
 def test_an_existing_run_is_never_overwritten(corpus, tmp_path):
     run(corpus, tmp_path / "run", epochs=1)
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()}
-    with pytest.raises(DataError, match=r"run: must not hold a run yet; got a run\. Choose another --out"):
+    with pytest.raises(
+        DataError, match=r"run: must not hold a run yet; got a run\. Go on with it by --resume, choose another --out"
+    ):
         run(corpus, tmp_path / "run", seed=2)
     assert {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()} == before
 
@@ -215,19 +217,15 @@ def test_the_same_seed_gives_the_same_bits(corpus, tmp_path, cell):
 @pytest.mark.parametrize("sequence_length", [10, 10_000], ids=["mid-epoch", "last step of an epoch"])
 def test_a_loss_that_explodes_stops_with_our_error_and_the_run_loads(corpus, tmp_path, optimizer, sequence_length):
     display = Recorder()
-    rule = r"training: the loss must stay finite, at step \d; got (nan|inf).*learning_rate"
+    rule = (
+        r"training: the (loss|gradient's norm) must stay finite and small, at epoch \d, step \d+; got .*learning_rate"
+    )
     settings = {"optimizer": optimizer, "learning_rate": 1e39, "sequence_length": sequence_length}
     with pytest.raises(ArgumentError, match=rule):
         run(corpus, tmp_path / "run", display, **settings)
     assert not [r for r in display.records if r["best"] and not math.isfinite(r["valid_loss_nats"])]
     found = evaluate(load_run(tmp_path / "run").model, corpus["valid"], corpus.vocabulary)
     assert found.perplexity < 2 * len(corpus.vocabulary)
-
-
-def test_an_absurd_rate_with_a_finite_loss_leaves_a_run_that_loads(corpus, tmp_path):
-    outcome, _ = run(corpus, tmp_path / "run", optimizer="sgd", learning_rate=1e30, gradient_clip=0.0)
-    assert outcome.best_valid_perplexity is not None and outcome.best_valid_perplexity > 1e300
-    assert math.isfinite(evaluate(load_run(tmp_path / "run").model, corpus["valid"], corpus.vocabulary).loss_nats)
 
 
 @pytest.mark.parametrize("cell", CELLS)

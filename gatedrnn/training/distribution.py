@@ -1,0 +1,43 @@
+"""Devices, precision, processes and loggers, by Lightning Fabric; processes are started by torchrun."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.training.config import TrainingConfig
+
+
+def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
+    """Devices, precision and, under torchrun, processes; the seed is set, another one in each process.
+
+    Raises: ArgumentError: no such device, or TensorBoard is not installed.
+    """
+    processes, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    strategy = "ddp" if processes > 1 else "auto"
+    loggers = [_tensorboard(folder)] if training.tensorboard else None
+    try:
+        fabric = Fabric(
+            accelerator=training.device, devices=local, num_nodes=processes // local, strategy=strategy,
+            precision=training.precision, loggers=loggers,  # type: ignore[arg-type]
+        )  # fmt: skip
+        fabric.launch()
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ArgumentError(
+            "training.device", "must be a device of this machine", repr(training.device), reason
+        ) from error
+    fabric.seed_everything(training.seed + fabric.global_rank, verbose=False)
+    return fabric
+
+
+def _tensorboard(folder: Path) -> Any:
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+    with suppress(ModuleNotFoundError):
+        return TensorBoardLogger(folder, name="", version="tensorboard")
+    advice = "pip install 'gatedrnn[track]'"
+    raise ArgumentError("training.tensorboard", "needs TensorBoard", "not installed", advice)

@@ -1,0 +1,40 @@
+"""What changes over a training: the learning rate, when averaging begins, when to stop."""
+
+import math
+
+from gatedrnn.training.config import TrainingConfig
+
+
+def rate(training: TrainingConfig, base: float, step: int, steps: int, length: int) -> float:
+    """The learning rate of one step.
+
+    Args:
+        base: `learning_rate`, as the plateau schedule has lowered it.
+        step: from 0, of `steps` in all.
+        length: of the window; with random lengths the rate is in proportion to it (Merity, Keskar & Socher 2018).
+    """
+    if step < training.warmup_steps:
+        base *= (step + 1) / training.warmup_steps
+    elif training.schedule == "cosine":
+        done = (step - training.warmup_steps) / max(1, steps - training.warmup_steps)
+        base *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    return base * length / training.sequence_length if training.random_lengths else base
+
+
+def plateau(training: TrainingConfig, base: float, loss_nats: float, best_nats: float | None) -> float:
+    """The base rate after an epoch that ended with this validation loss; `best_nats` is the best before it."""
+    stale = best_nats is not None and loss_nats > best_nats * (1 - training.plateau_threshold)
+    return base * training.plateau_factor if training.schedule == "plateau" and stale else base
+
+
+def no_longer_better(losses_nats: list[float], interval: int | None) -> bool:
+    """NT-ASGD's trigger: whether the last loss is above the best of those more than `interval` epochs before it."""
+    if interval is None or len(losses_nats) <= interval + 1:
+        return False
+    return losses_nats[-1] > min(losses_nats[: -1 - interval])
+
+
+def starts_averaging(training: TrainingConfig, losses_nats: list[float]) -> bool:
+    """Whether weights are averaged from now on, after as many epochs as there are validation losses."""
+    fixed = training.average_epoch is not None and len(losses_nats) >= training.average_epoch
+    return fixed or no_longer_better(losses_nats, training.average_interval)

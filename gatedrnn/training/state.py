@@ -1,0 +1,121 @@
+"""Where a training is, and its state as tensors and plain values: what a checkpoint holds."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.training.averaging import Average
+from gatedrnn.training.run import cut_metrics
+
+if TYPE_CHECKING:
+    from gatedrnn.training.loop import Loop
+
+
+@dataclass
+class Progress:
+    """Where a training is, as a checkpoint holds it.
+
+    Args:
+        stage: main or finetune.
+        epoch: the current one, from 1, over both stages; batch: of it, the next; step: batches in all.
+        base_rate: the learning rate before warm-up and cosine.
+        best_nats, since_best: best validation loss, and epochs without a better one.
+        losses_nats: the stage's validation losses.
+        averaged: steps in the average, None while there is none.
+        total_nats, tokens, smooth_nats: of the current epoch.
+        metrics: lines of metrics.jsonl.
+        learning_rate, train_tokens: as configured, and of the training text.
+        seconds: spent so far, over all sessions; validation_seconds: of the last validation.
+    """
+
+    stage: str = "main"
+    epoch: int = 1
+    batch: int = 0
+    step: int = 0
+    base_rate: float = 0.0
+    best_nats: float | None = None
+    since_best: int = 0
+    losses_nats: list[float] = field(default_factory=list)
+    averaged: int | None = None
+    total_nats: float = 0.0
+    tokens: int = 0
+    smooth_nats: float = 0.0
+    metrics: int = 0
+    learning_rate: float = 0.0
+    train_tokens: int = 0
+    seconds: float = 0.0
+    validation_seconds: float = 0.0
+
+
+def collect(loop: "Loop") -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """All tensors of the training's state by name, those of every process included; the optimiser's groups."""
+    optimizer = loop.optimizer.optimizer.state_dict()
+    tensors = {f"model.{name}": value for name, value in loop.raw.state_dict().items()}
+    if loop.config.model.tied:
+        del tensors["model.decoder.weight"]
+    for index, state in optimizer["state"].items():
+        tensors |= {
+            f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in state.items() if value is not None
+        }
+    if loop.average is not None:
+        tensors |= {f"average.{k}": mean for k, mean in enumerate(loop.average.means)}
+    own = {"rng": torch.get_rng_state()}
+    if loop.fabric.device.type == "cuda":
+        own["rng_cuda"] = torch.cuda.get_rng_state()
+    for k, layer in enumerate(loop.states or ()):
+        own |= {f"states.{k}.{n}": state for n, state in enumerate(layer)}
+    for name, value in own.items():
+        gathered = loop.fabric.all_gather(value.to(loop.fabric.device))
+        ranks = gathered if loop.fabric.world_size > 1 else [gathered]  # type: ignore[list-item]
+        tensors |= {f"rank.{rank}.{name}": entry for rank, entry in enumerate(ranks)}  # type: ignore[arg-type]
+    return tensors, optimizer["param_groups"]
+
+
+def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    """Go on from a checkpoint's tensors and values."""
+    training = loop.config.training
+    groups, precision = values.pop("groups"), values.pop("precision")
+    loop.progress = p = Progress(**values)
+    if p.train_tokens != loop.corpus.sizes["train"]:
+        got = f"{loop.corpus.sizes['train']} tokens, and {p.train_tokens} before"
+        raise ArgumentError("data.folder", "must hold the text the run began with", got, "Restore that text")
+    p.base_rate *= training.learning_rate / p.learning_rate
+    p.learning_rate = training.learning_rate
+    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+    if loop.config.model.tied:
+        weights["decoder.weight"] = weights["embedding.weight"]
+    loop.raw.load_state_dict(weights)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = value
+    loop.optimizer.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    loop.fabric.strategy.precision.load_state_dict(precision)
+    if p.averaged is not None:
+        loop.average = Average(loop.raw)
+        loop.average.steps = p.averaged
+        for k, mean in enumerate(loop.average.means):
+            mean.copy_(tensors[f"average.{k}"])
+    _restore_rank(loop, tensors)
+    if loop.fabric.is_global_zero:
+        cut_metrics(loop.folder, p.metrics)
+
+
+def _restore_rank(loop: "Loop", tensors: dict[str, Tensor]) -> None:
+    """This process's random numbers and carried states."""
+    rank = f"rank.{loop.fabric.global_rank}."
+    if f"{rank}rng" not in tensors:
+        rule = "must go on with as many processes as it had"
+        raise ArgumentError("train --resume", rule, loop.fabric.world_size, "Start as many")
+    torch.set_rng_state(tensors[f"{rank}rng"])
+    if f"{rank}rng_cuda" in tensors and loop.fabric.device.type == "cuda":
+        torch.cuda.set_rng_state(tensors[f"{rank}rng_cuda"])
+    states: list[list[Tensor]] = []
+    for k in range(len(loop.raw.layers)):
+        names = [f"{rank}states.{k}.{n}" for n in range(2)]
+        states.append([tensors[name].to(loop.fabric.device) for name in names if name in tensors])
+    loop.states = [tuple(layer) for layer in states] if states[0] else None

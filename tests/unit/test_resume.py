@@ -1,0 +1,339 @@
+"""A training that is cut off anywhere goes on as if nothing had happened: the same bits in the end."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
+from gatedrnn.data import Corpus, DataConfig, find_splits
+from gatedrnn.gates import Gates
+from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.training import checkpoint
+from gatedrnn.training.averaging import Average
+from gatedrnn.training.config import RunConfig, TrainingConfig
+from gatedrnn.training.loop import train
+from gatedrnn.training.run import continued, load_run, locked, read_metrics
+from gatedrnn.training.schedule import no_longer_better, rate, starts_averaging
+
+MODEL = LanguageModelConfig(cell="onlstm", embedding_size=8, hidden_sizes=(12, 8), chunk_size=2, weight_dropout=0.2)
+NOISY = replace(MODEL, cell="g2lstm", embedding_dropout=0.1, gates=Gates(temperature=0.9, noise_probability=0.5))
+TRAINING = TrainingConfig(
+    epochs=3, batch_size=4, sequence_length=10, learning_rate=0.02, device="cpu", checkpoint_minutes=1e-9
+)
+AWD = {
+    "optimizer": "sgd",
+    "learning_rate": 2.0,
+    "random_lengths": True,
+    "activation_penalty": 2.0,
+    "temporal_penalty": 1.0,
+    "weight_decay": 1e-4,
+    "gradient_clip": 0.25,
+    "schedule": "constant",
+    "average_epoch": 1,
+    "average_interval": 1,
+    "finetune_epochs": 2,
+}
+SETTINGS = {
+    "adam": (MODEL, {}),
+    "adamw, cosine": (MODEL, {"optimizer": "adamw", "schedule": "cosine", "warmup_steps": 5, "weight_decay": 0.1}),
+    "sentences": (MODEL, {"unit": "sentence", "batch_size": 3, "activation_penalty": 1.0, "temporal_penalty": 1.0}),
+    "awd": (NOISY, AWD),
+    "gru": (replace(MODEL, cell="gru"), {"epochs": 2}),
+}
+TIMES = ("seconds", "tokens_per_second")
+
+
+class CutError(Exception):
+    """What stops a training without warning."""
+
+
+class Quiet:
+    """A display that says nothing, and can cut off or interrupt after some steps."""
+
+    def __init__(self, at=None, error=CutError):
+        self.at, self.error, self.steps = at, error, 0
+
+    def start_epoch(self, epoch, steps):
+        pass
+
+    def step(self, done, loss_nats, tokens_per_second):
+        self.steps += 1
+        if self.steps == self.at:
+            raise self.error
+
+    def end_epoch(self, record):
+        pass
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    generator = random.Random(0)
+    lines = [" ".join(generator.choices("abcdefg", k=generator.randint(1, 9))) for _ in range(60)]
+    (folder / "train.txt").write_text("\n".join(lines))
+    (folder / "valid.txt").write_text("\n".join(lines[:20]))
+    return Corpus(find_splits(folder), min_count=1)
+
+
+def config_for(case, **training):
+    model, settings = SETTINGS[case]
+    return RunConfig(DataConfig(), model, replace(TRAINING, **{**settings, **training}))
+
+
+def metrics(folder):
+    return [{k: v for k, v in record.items() if k not in TIMES} for record in read_metrics(folder)]
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+def same_end(one, two):
+    assert weights(one) == weights(two)
+    assert metrics(one) == metrics(two)
+    (tensors, values), (others, other_values) = checkpoint.load(one), checkpoint.load(two)
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
+    for times in (values, other_values):
+        times.pop("seconds"), times.pop("validation_seconds")
+    assert values == other_values
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_a_training_cut_off_again_and_again_ends_in_the_same_bits(case, corpus, tmp_path):
+    config = config_for(case)
+    outcome = train(config, corpus, tmp_path / "whole", Quiet())
+    cuts = 0
+    for at in (1, 7, 12, 30, 3, 45):
+        torch.rand(at)  # another state of the generator
+        try:
+            again = train(config, corpus, tmp_path / "cut", Quiet(at), resume=True)
+            break
+        except CutError:
+            cuts += 1
+    else:
+        again = train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    assert cuts >= 3
+    assert again == outcome
+    same_end(tmp_path / "whole", tmp_path / "cut")
+    assert len(list((tmp_path / "cut" / "checkpoint").glob("*.safetensors"))) == 2
+
+
+def test_checkpoints_at_epochs_alone_do_as_well(corpus, tmp_path):
+    config = config_for("awd", checkpoint_minutes=60.0)
+    train(config, corpus, tmp_path / "whole", Quiet())
+    for at in (20, 25):
+        with pytest.raises(CutError):
+            train(config, corpus, tmp_path / "cut", Quiet(at), resume=True)
+    assert 0 < len(metrics(tmp_path / "cut")) < len(metrics(tmp_path / "whole"))
+    train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_finished_run_stays_as_it_is(corpus, tmp_path):
+    config = config_for("adam")
+    train(config, corpus, tmp_path / "run", Quiet())
+    before = weights(tmp_path / "run")
+    display = Quiet()
+    train(config, corpus, tmp_path / "run", display, resume=True)
+    assert weights(tmp_path / "run") == before and display.steps == 0
+
+
+def test_more_epochs_go_on_where_fewer_ended(corpus, tmp_path):
+    train(config_for("adam", epochs=4), corpus, tmp_path / "four", Quiet())
+    train(config_for("adam", epochs=2), corpus, tmp_path / "two", Quiet())
+    train(config_for("adam", epochs=4), corpus, tmp_path / "two", Quiet(), resume=True)
+    same_end(tmp_path / "four", tmp_path / "two")
+
+
+def test_a_spent_budget_is_not_spent_again(corpus, tmp_path):
+    config = config_for("adam", minutes=1e-6)
+    train(config, corpus, tmp_path / "run", Quiet())
+    display = Quiet()
+    assert "budget" in train(config, corpus, tmp_path / "run", display, resume=True).stopped
+    assert display.steps == 0
+
+
+def test_damaged_checkpoints(corpus, tmp_path):
+    config = config_for("adam")
+    with pytest.raises(CutError):
+        train(config, corpus, tmp_path / "run", Quiet(9))
+    newest, older = sorted((tmp_path / "run" / "checkpoint").glob("*.safetensors"), reverse=True)
+    content = newest.read_bytes()
+    newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # one bit of the last tensor
+    tensors, values = checkpoint.load(tmp_path / "run")
+    assert f"{values['step']:09d}" in older.name and tensors
+    older.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"checkpoint: must hold a whole checkpoint; got .*another checksum"):
+        train(config, corpus, tmp_path / "run", Quiet(), resume=True)
+
+
+def test_another_text_or_a_run_is_refused(corpus, tmp_path):
+    config = config_for("adam")
+    train(replace(config, training=replace(config.training, epochs=1)), corpus, tmp_path / "run", Quiet())
+    with pytest.raises(DataError, match="Go on with it by --resume"):
+        train(config, corpus, tmp_path / "run", Quiet())
+    with (tmp_path / "text" / "train.txt").open("a") as file:
+        file.write("\na b c\n")
+    longer = Corpus(find_splits(tmp_path / "text"), min_count=1)
+    with pytest.raises(
+        ArgumentError, match=r"data\.folder: must hold the text the run began with; got (other words|\d+ tokens)"
+    ):
+        train(config, longer, tmp_path / "run", Quiet(), resume=True)
+
+
+def test_a_live_run_is_refused(corpus, tmp_path):
+    with locked(tmp_path / "run"), pytest.raises(DataError, match="must not be in training already; got a live run"):
+        train(config_for("adam"), corpus, tmp_path / "run", Quiet(), resume=True)
+
+
+def test_what_may_change_in_a_run(corpus, tmp_path):
+    config = config_for("adam", epochs=1)
+    train(config, corpus, tmp_path / "run", Quiet())
+    other = replace(config, training=replace(config.training, epochs=9, seed=5, learning_rate=0.5))
+    given = {"training.epochs", "training.learning_rate"}
+    merged = continued(tmp_path / "run", other, given)
+    assert (merged.training.epochs, merged.training.learning_rate, merged.training.seed) == (9, 0.5, 1)
+    with pytest.raises(ArgumentError, match=r"training\.seed: must be as in the run; got 5, and 1 in the run"):
+        continued(tmp_path / "run", other, {*given, "training.seed"})
+
+
+def test_a_lowered_rate_scales_what_the_schedule_had_reached(corpus, tmp_path):
+    train(config_for("adam", epochs=1), corpus, tmp_path / "run", Quiet())
+    train(config_for("adam", epochs=2, learning_rate=0.002), corpus, tmp_path / "run", Quiet(), resume=True)
+    assert [r["learning_rate"] for r in read_metrics(tmp_path / "run")] == pytest.approx([0.02, 0.002])
+
+
+def test_an_interrupt_keeps_a_checkpoint_of_the_last_step(corpus, tmp_path):
+    class Interrupting(Quiet):
+        def step(self, done, loss_nats, tokens_per_second):
+            self.steps += 1
+            if self.steps == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    config = config_for("adam", checkpoint_minutes=60.0)
+    train(config, corpus, tmp_path / "whole", Quiet())
+    assert train(config, corpus, tmp_path / "cut", Interrupting()).stopped == "interrupted"
+    assert checkpoint.load(tmp_path / "cut")[1]["step"] in (5, 6)
+    train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+# Killed from outside, during a checkpoint too: a parent that has imported everything forks a child for every attempt.
+
+_PARENT = """
+import json, os, random, signal, sys, time
+sys.path.insert(0, sys.argv[2])
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from gatedrnn.data import Corpus, find_splits
+import test_resume as t
+folder = Path(sys.argv[1])
+corpus, config = Corpus(find_splits(folder / "text"), min_count=1), t.config_for("awd")
+
+def child(out):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            t.train(config, corpus, folder / out, t.Quiet(), resume=True)
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+began = time.monotonic()
+_, status = os.waitpid(child("whole"), 0)
+seconds, kills, random = time.monotonic() - began, 0, random.Random(7)
+assert status == 0, status
+while True:
+    pid = child("killed")
+    time.sleep(random.uniform(0, 0.4 * seconds) if kills < 10 else 0)
+    if kills < 10:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if status == 0:
+        break
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
+    kills += 1
+print(json.dumps(kills))
+"""
+
+
+def test_killed_at_random_moments_a_run_ends_in_the_same_bits(corpus, tmp_path):
+    command = [sys.executable, "-c", _PARENT, str(tmp_path), str(Path(__file__).parent)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout) >= 5
+    same_end(tmp_path / "whole", tmp_path / "killed")
+    assert not [p for p in (tmp_path / "killed").iterdir() if p.name.startswith(".model")] or load_run(
+        tmp_path / "killed"
+    )
+
+
+# The parts.
+
+
+def test_the_average_is_that_of_torch_s_averaged_sgd():
+    torch.manual_seed(0)
+    ours, theirs = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
+    theirs.load_state_dict(ours.state_dict())
+    sgd = torch.optim.SGD(ours.parameters(), lr=0.1, weight_decay=0.01)
+    asgd = torch.optim.ASGD(theirs.parameters(), lr=0.1, t0=0, lambd=0.0, weight_decay=0.01)
+    average = Average(ours)
+    for step in range(7):
+        x = torch.randn(4, 5)
+        for model, optimizer in ((ours, sgd), (theirs, asgd)):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+        if step:  # torch's leaves out the first
+            average.update()
+    last = [parameter.detach().clone() for parameter in ours.parameters()]
+    average.swap()
+    for parameter, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter.detach(), asgd.state[other]["ax"])
+    average.swap()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), last, strict=True))
+
+
+def test_the_trigger_of_averaging():
+    assert not no_longer_better([3.0, 2.0, 1.0], None)
+    falling = [10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0]
+    assert not no_longer_better(falling, 5)
+    assert not no_longer_better([4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 5)  # there must be one before the last five
+    assert no_longer_better([4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 4.5], 5)
+    assert not no_longer_better([4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 3.5], 5)
+    fixed = replace(TRAINING, average_epoch=3)
+    assert [starts_averaging(fixed, falling[:n]) for n in (1, 2, 3, 4)] == [False, False, True, True]
+
+
+def test_the_learning_rate_over_steps():
+    cosine = replace(TRAINING, schedule="cosine", warmup_steps=4)
+    rates = [rate(cosine, 1.0, step, 24, 10) for step in range(24)]
+    assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+    assert rates[14] == pytest.approx(0.5) and 0 < rates[-1] < 0.01
+    assert rates[3:] == sorted(rates[3:], reverse=True)
+    random_lengths = replace(TRAINING, random_lengths=True, schedule="constant")
+    assert rate(random_lengths, 30.0, 99, 100, 35) == pytest.approx(30.0 * 35 / 10)
+
+
+def test_a_checkpoint_is_tensors_and_text_alone(corpus, tmp_path):
+    with pytest.raises(CutError):
+        train(config_for("awd"), corpus, tmp_path / "run", Quiet(12))
+    tensors, values = checkpoint.load(tmp_path / "run")
+    json.dumps(values)
+    model = LanguageModel(replace(NOISY, vocabulary_size=len(corpus.vocabulary)))
+    names = {f"model.{name}" for name in model.state_dict()} - {"model.decoder.weight"}
+    assert names <= tensors.keys() and {"rank.0.rng", "rank.0.states.1.1"} <= tensors.keys()
