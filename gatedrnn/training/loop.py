@@ -32,7 +32,7 @@ from gatedrnn.training.run import TOKENS_FOLDER, VOCABULARY_FILE, append_metrics
 from gatedrnn.training.schedule import no_longer_better, plateau, rate, starts_averaging
 from gatedrnn.training.state import Progress, collect, restore
 
-_EXPLODED = 4.0  # times the loss of a uniform guess
+_EXPLODED_NATS = 100.0
 
 
 class Display(Protocol):
@@ -114,9 +114,11 @@ class Loop:
             rule, advice = f"must be a multiple of the {fabric.world_size} processes", "Change it, or their number"
             raise ArgumentError("training.batch_size", rule, training.batch_size, advice)
         self.model, self.optimizer = fabric.setup(model, _optimizer(model, training))
-        size = corpus.sizes["train"]
         self.progress = Progress(
-            base_rate=training.learning_rate, learning_rate=training.learning_rate, train_tokens=size
+            base_rate=training.learning_rate,
+            learning_rate=training.learning_rate,
+            train_tokens=corpus.sizes["train"],
+            processes=fabric.world_size,
         )
         self.average: Average | None = None
         self.states: Any = None
@@ -126,7 +128,7 @@ class Loop:
     def run(self) -> Outcome:
         """Train to the end."""
         training, p = self.config.training, self.progress
-        if p.step and self._out_of_time():
+        if p.step and self._mean(self._out_of_time())[0]:
             self.stop = self._budget()
         with _signals(self):
             while self.stop is None and not self._finished():
@@ -158,8 +160,7 @@ class Loop:
     def _finetune(self) -> None:
         """The second stage: from the best weights, a new optimiser, averaging from its first step."""
         p = self.progress
-        if self.average is not None:
-            self.average = None
+        self.average = None
         load_weights(self.folder, self.config.model, self.raw)
         fresh = _optimizer(self.raw, self.config.training)
         self.optimizer.optimizer.load_state_dict(fresh.state_dict())
@@ -182,25 +183,28 @@ class Loop:
         began, before = time.monotonic(), p.tokens
         while p.batch < len(batches):
             window = batches[p.batch]
-            loss = self._step(window, len(batches))
+            loss, stop, late, due = self._mean(
+                self._step(window, len(batches)), self.stop is not None, self._out_of_time(), self._checkpoint_is_due()
+            )  # what a clock or a signal says to one process, all must do in the same step
+            self._check("loss", loss, loss < _EXPLODED_NATS)
             p.batch, p.step = p.batch + 1, p.step + 1
             p.total_nats, p.tokens = p.total_nats + loss * window.tokens, p.tokens + window.tokens
             p.smooth_nats = loss if p.batch == 1 else 0.98 * p.smooth_nats + 0.02 * loss
             self.display.step(p.batch, p.smooth_nats, (p.tokens - before) / (time.monotonic() - began))
-            if self._agree(self.stop is not None):
-                self.stop = self.stop or "interrupted"
+            if stop:
+                self.stop = "interrupted"
                 if p.batch < len(batches):
                     self._checkpoint()
                     return
-            if self._out_of_time():
+            if late:
                 break
-            if self._agree(time.monotonic() - self.saved_at > 60 * self.config.training.checkpoint_minutes):
+            if due:
                 self._checkpoint()
         self._validate((p.tokens - before) / (time.monotonic() - began))
         self._checkpoint()
 
     def _step(self, whole: Window, steps: int) -> float:
-        """One optimiser step; the mean loss over all processes."""
+        """One optimiser step; this process's share of the loss, times the number of processes."""
         training, p = self.config.training, self.progress
         window = whole.part(self.fabric.global_rank, self.fabric.world_size)
         length = len(whole.inputs_TB)
@@ -213,23 +217,21 @@ class Loop:
         output = self.model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
         self.optimizer.zero_grad()
         self.fabric.backward(output.loss + penalties(training, output, lengths_B))
-        loss = self._mean(float(output.loss.detach()))
-        self._check("loss", loss, loss < _EXPLODED * max(1.0, math.log(self.raw.embedding.num_embeddings)))
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=training.gradient_clip or math.inf, error_if_nonfinite=False
         )
         if training.precision != "16-mixed":  # whose scaler leaves out such a step
-            self._check("gradient's norm", float(norm), True)  # type: ignore[arg-type]
+            self._check("gradient's norm", float(norm))  # type: ignore[arg-type]
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
         self.states = [tuple(state.detach() for state in layer) for layer in output.states]
-        return loss
+        return float(output.loss.detach())
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.from_numpy(array).contiguous().to(self.fabric.device)
 
-    def _check(self, what: str, value: float, sound: bool) -> None:
+    def _check(self, what: str, value: float, sound: bool = True) -> None:
         p = self.progress
         if math.isfinite(value) and sound:
             return
@@ -277,7 +279,7 @@ class Loop:
             self.fabric.log_dict({k: v for k, v in record.items() if k != "step"}, step=p.step)
         p.metrics = p.metrics + 1
         self.display.end_epoch(record)
-        if self._out_of_time():
+        if self._mean(self._out_of_time())[0]:
             self.stop = self._budget()
 
     def _budget(self) -> str:
@@ -288,20 +290,18 @@ class Loop:
 
     def _out_of_time(self) -> bool:
         minutes = self.config.training.minutes
-        if minutes is None:
-            return False
-        return self._agree(self._seconds() + self.progress.validation_seconds >= 60 * minutes)
+        return minutes is not None and self._seconds() + self.progress.validation_seconds >= 60 * minutes
 
-    def _agree(self, wish: bool) -> bool:
-        """Whether any process wishes so: what a clock or a signal says, all must do in the same step."""
-        return self._mean(float(wish)) > 0
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self.saved_at > 60 * self.config.training.checkpoint_minutes
 
-    def _mean(self, value: float) -> float:
-        """The mean of a number over all processes."""
+    def _mean(self, *values: float) -> list[float]:
+        """The mean of numbers over all processes."""
         if self.fabric.world_size == 1:
-            return value
-        total: Any = self.fabric.all_reduce(torch.tensor(value, device=self.fabric.device), reduce_op="mean")
-        return float(total)
+            return list(values)
+        shared = torch.tensor(values, dtype=torch.float64, device=self.fabric.device)
+        total: Any = self.fabric.all_reduce(shared, reduce_op="mean")
+        return total.tolist()
 
     def _checkpoint(self) -> None:
         self.saved_at = time.monotonic()

@@ -14,6 +14,8 @@ def penalties(training: TrainingConfig, output: LanguageModelOutput, lengths_B: 
     steps that count.
     """
     total: Tensor | float = 0.0
+    if not (training.activation_penalty or training.temporal_penalty):
+        return total
     hidden, dropped = output.hidden.float(), output.dropped.float()
     steps = torch.arange(len(hidden), device=hidden.device)[:, None, None]
     alive = None if lengths_B is None else (steps < lengths_B[:, None]).float()

@@ -27,7 +27,7 @@ class Progress:
         averaged: steps in the average, None while there is none.
         total_nats, tokens, smooth_nats: of the current epoch.
         metrics: lines of metrics.jsonl.
-        learning_rate, train_tokens: as configured, and of the training text.
+        learning_rate, train_tokens, processes: as configured, of the training text, and how many train.
         seconds: spent so far, over all sessions; validation_seconds: of the last validation.
     """
 
@@ -46,6 +46,7 @@ class Progress:
     metrics: int = 0
     learning_rate: float = 0.0
     train_tokens: int = 0
+    processes: int = 1
     seconds: float = 0.0
     validation_seconds: float = 0.0
 
@@ -62,15 +63,18 @@ def collect(loop: "Loop") -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
         }
     if loop.average is not None:
         tensors |= {f"average.{k}": mean for k, mean in enumerate(loop.average.means)}
-    own = {"rng": torch.get_rng_state()}
+    own = {"rng": torch.get_rng_state().to(loop.fabric.device)}
     if loop.fabric.device.type == "cuda":
-        own["rng_cuda"] = torch.cuda.get_rng_state()
+        own["rng_cuda"] = torch.cuda.get_rng_state().to(loop.fabric.device)
     for k, layer in enumerate(loop.states or ()):
         own |= {f"states.{k}.{n}": state for n, state in enumerate(layer)}
     for name, value in own.items():
-        gathered = loop.fabric.all_gather(value.to(loop.fabric.device))
-        ranks = gathered if loop.fabric.world_size > 1 else [gathered]  # type: ignore[list-item]
-        tensors |= {f"rank.{rank}.{name}": entry for rank, entry in enumerate(ranks)}  # type: ignore[arg-type]
+        ranks = [torch.empty_like(value) for _ in range(loop.fabric.world_size)]
+        if len(ranks) > 1:
+            torch.distributed.all_gather(ranks, value.contiguous())
+        else:
+            ranks = [value]
+        tensors |= {f"rank.{rank}.{name}": entry for rank, entry in enumerate(ranks)}
     return tensors, optimizer["param_groups"]
 
 
@@ -82,6 +86,11 @@ def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) ->
     if p.train_tokens != loop.corpus.sizes["train"]:
         got = f"{loop.corpus.sizes['train']} tokens, and {p.train_tokens} before"
         raise ArgumentError("data.folder", "must hold the text the run began with", got, "Restore that text")
+    if p.processes != loop.fabric.world_size:
+        rule = "must go on with as many processes as it had"
+        raise ArgumentError(
+            "train --resume", rule, f"{loop.fabric.world_size}, and {p.processes} before", "Start as many"
+        )
     p.base_rate *= training.learning_rate / p.learning_rate
     p.learning_rate = training.learning_rate
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
@@ -108,12 +117,9 @@ def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) ->
 def _restore_rank(loop: "Loop", tensors: dict[str, Tensor]) -> None:
     """This process's random numbers and carried states."""
     rank = f"rank.{loop.fabric.global_rank}."
-    if f"{rank}rng" not in tensors:
-        rule = "must go on with as many processes as it had"
-        raise ArgumentError("train --resume", rule, loop.fabric.world_size, "Start as many")
     torch.set_rng_state(tensors[f"{rank}rng"])
     if f"{rank}rng_cuda" in tensors and loop.fabric.device.type == "cuda":
-        torch.cuda.set_rng_state(tensors[f"{rank}rng_cuda"])
+        torch.cuda.set_rng_state(tensors[f"{rank}rng_cuda"].cpu())
     states: list[list[Tensor]] = []
     for k in range(len(loop.raw.layers)):
         names = [f"{rank}states.{k}.{n}" for n in range(2)]

@@ -22,7 +22,7 @@ def test_config_trains(config: Path, tmp_path: Path, capsys):
     for name in ("train.txt", "valid.txt"):  # 20 × 35 tokens are one window: two steps
         (tmp_path / "text" / name).write_text("the old pilot sleeps\n" * 280)
     text, out = str(tmp_path / "text"), str(tmp_path / "run")
-    options = ["--training.epochs", "1", "--training.device", "cpu"]
+    options = ["--training.epochs", "1", "--training.finetune_epochs", "0", "--training.device", "cpu"]
     assert main(["train", "--config", str(config), "--data", text, "--out", out, *options]) == 0
     assert "best valid perplexity" in capsys.readouterr().out
 
