@@ -65,7 +65,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
     )
     console = Console(stderr=options.json, quiet=_rank() > 0)
     _describe(console, corpus, config.model.cell, out)
-    with TrainingDisplay(console, config.training.epochs) as display:
+    with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs) as display:
         outcome = run_training(config, corpus, out, display, resume=options.resume)
     if _rank() > 0:
         return int(outcome.stopped == "interrupted")
