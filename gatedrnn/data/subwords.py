@@ -131,9 +131,9 @@ class _Pieces:
     def encode(self, lines: list[str]) -> np.ndarray:
         """As `Subwords.encode`."""
         text = "\0\n\0".join([*lines, ""]).replace(" ", "\0 ")
-        while " \0 " in text:  # several spaces stay together, as does
+        while " \0 " in text:  # spaces in a row stay in one piece
             text = text.replace(" \0 ", "  ")
-        pieces = _OTHER_SPACE.sub(r"\1 ", text).split("\0")  # other white space before a space
+        pieces = _OTHER_SPACE.sub(r"\1 ", text).split("\0")  # and with other white space before them
         if len(self.rows) > _REMEMBERED_PIECES:
             self._forget()
         self._learn([piece for piece in dict.fromkeys(pieces) if piece not in self.rows])
