@@ -1,6 +1,7 @@
 """One function a command: take parsed options, call the package, print."""
 
 import json
+import math
 import os
 import shutil
 from dataclasses import asdict
@@ -13,9 +14,9 @@ from rich.table import Table
 from gatedrnn.cells import CELLS
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
-from gatedrnn.data import EOS, Corpus, find_splits, read_sentences, read_treebank, write_corpus
+from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits, read_sentences, read_treebank, write_corpus
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
-from gatedrnn.training.run import Run, load_run
+from gatedrnn.training.run import CHECKPOINT_FOLDER, TOKENS_FOLDER, VOCABULARY_FILE, Run, load_run
 from gatedrnn.trees import Gold, Span
 
 Options = Any
@@ -60,10 +61,13 @@ def _train(config: Any, out: Path, options: Options) -> int:
     data = config.data.folder
     if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
         write_corpus(out / "text", config.training.seed)
-    corpus = Corpus(
-        find_splits(data or out / "text"), min_count=config.data.min_count, empty_lines=config.data.empty_lines
-    )
     console = Console(stderr=options.json, quiet=_rank() > 0)
+    reading = {key: value for key, value in asdict(config.data).items() if key != "folder"}
+    begun = any((out / CHECKPOINT_FOLDER).glob("*.safetensors"))
+    with console.status("reading the text"):
+        known = Vocabulary.load(out / VOCABULARY_FILE) if begun else None
+        corpus = Corpus(find_splits(data or out / "text"), known, **reading)
+        corpus.cache(out / TOKENS_FOLDER)
     _describe(console, corpus, config.model.cell, out)
     with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs) as display:
         outcome = run_training(config, corpus, out, display, resume=options.resume)
@@ -89,10 +93,16 @@ def evaluate(options: Options) -> None:
     path = Path(options.data)
     corpus = Corpus({"text": path}, run.vocabulary, empty_lines=run.config.data.empty_lines)
     result = _evaluate(run, corpus["text"], options.batch_size)
+    found = asdict(result)
+    if run.vocabulary.level != "word":
+        found["bits_per_character"] = result.loss_nats * result.tokens / (math.log(2) * corpus.characters["text"])
     if options.json:
-        print(json.dumps(asdict(result)))
+        print(json.dumps(found))
         return
     print(f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats a token  {result.tokens} tokens")
+    if "bits_per_character" in found:
+        counted = f"{corpus.characters['text']} characters, line ends included"
+        print(f"{found['bits_per_character']:.4f} bits per character  {counted}")
     share = 100 * corpus.unknown["text"] / result.tokens
     print(f"state carried, batch size {options.batch_size}; {corpus.unknown['text']} tokens ({share:.1f} %) are <unk>")
 
@@ -106,18 +116,16 @@ def generate(options: Options) -> None:
 
     run = load_run(options.run)
     positive_int("--words", options.words)
-    prompt = options.prompt.split()
-    eos = run.vocabulary.ids[EOS]
+    prompt = run.vocabulary.tokens(options.prompt)
+    encode = run.vocabulary.encode_foreign if run.vocabulary.level == "word" else run.vocabulary.encode
     generator = torch.Generator().manual_seed(options.seed)
-    ids = sample(
-        run.model, [eos, *run.vocabulary.encode_foreign(prompt)], temperature=options.temperature, generator=generator
-    )
+    before = [run.vocabulary.ids[EOS], *encode(prompt)]
+    ids = sample(run.model, before, temperature=options.temperature, generator=generator)
     words = [*prompt, *(run.vocabulary.words[next(ids)] for _ in range(options.words))]
     if options.json:
         print(json.dumps({"text": words, "prompt_words": len(prompt), "seed": options.seed}))
         return
-    lines = " ".join("\n" if word == EOS else word for word in words).split("\n")
-    print("\n".join(line.strip() for line in lines))
+    print(run.vocabulary.text(words))
 
 
 def parse(options: Options) -> None:
@@ -127,6 +135,7 @@ def parse(options: Options) -> None:
     from gatedrnn.trees import brackets, distances_to_spans
 
     run = load_run(options.run)
+    run.vocabulary.require_words("parse")
     layer = default_layer(run.model) if options.layer is None else options.layer
     read(run.model, [], run.vocabulary.ids[EOS], layer)
     for start, sentences in _chunks(options.file, 1024):
@@ -154,6 +163,8 @@ def eval_parsing(options: Options) -> None:
     if options.run is None and not options.baseline:
         raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
     run = load_run(options.run) if options.run else None
+    if run:
+        run.vocabulary.require_words("eval-parsing")
     gold = [gold_tree(tree, options.words) for tree in read_treebank(options.treebank)]
     baselines = options.baseline or DEFAULT_BASELINES
     layer = None if run is None else default_layer(run.model) if options.layer is None else options.layer
@@ -268,9 +279,10 @@ def _draw(path: Path, spans: Any, words: list[str]) -> None:
 
 def _describe(console: Console, corpus: Corpus, cell: str, out: Path) -> None:
     parts = [f"{split} {size:,}" for split, size in corpus.sizes.items()]
+    named = {"word": "words", "char": "characters", "subword": "subwords"}[corpus.vocabulary.level]
     unknown = 100 * corpus.unknown["valid"] / corpus.sizes["valid"]
     console.print(
-        f"tokens: {', '.join(parts)}; {len(corpus.vocabulary):,} words ({unknown:.1f} % of valid is <unk>)",
+        f"tokens: {', '.join(parts)}; {len(corpus.vocabulary):,} {named} ({unknown:.1f} % of valid is <unk>)",
         highlight=False,
         soft_wrap=True,
     )

@@ -70,8 +70,8 @@ def _evaluate(parser: ArgumentParser) -> None:
 
 def _generate(parser: ArgumentParser) -> None:
     _run_argument(parser)
-    parser.add_argument("--prompt", default="", help="words to go on from")
-    parser.add_argument("--words", type=int, default=100, help="how many to sample")
+    parser.add_argument("--prompt", default="", help="text to go on from")
+    parser.add_argument("--words", type=int, default=100, help="how many to sample: words, or what the tokens are")
     parser.add_argument("--temperature", type=float, default=1.0, help="small is greedy")
     parser.add_argument("--seed", type=int, default=1)
 

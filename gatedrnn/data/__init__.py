@@ -4,7 +4,7 @@ from gatedrnn.data.batching import Window, windows
 from gatedrnn.data.config import DataConfig
 from gatedrnn.data.corpus import Corpus, find_splits
 from gatedrnn.data.grammar import CONSTRUCTIONS, Pair, agreement_pairs, sample_trees, write_corpus
-from gatedrnn.data.text import read_lines, read_sentences
+from gatedrnn.data.text import read_batches, read_lines, read_sentences
 from gatedrnn.data.treebank import read_treebank
 from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
 
@@ -19,6 +19,7 @@ __all__ = [
     "Window",
     "agreement_pairs",
     "find_splits",
+    "read_batches",
     "read_lines",
     "read_sentences",
     "read_treebank",

@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 
 from gatedrnn.core.checks import one_of, positive_int
+from gatedrnn.core.errors import ArgumentError
 
+LEVELS = ("word", "char", "subword")
 EMPTY_LINES = ("skip", "eos")
+SMALLEST_SUBWORDS = 258
+"""The bytes, `<unk>` and `<eos>`."""
 
 
 @dataclass(frozen=True)
@@ -13,20 +17,33 @@ class DataConfig:
 
     Args:
         folder: with train.txt, valid.txt or dev.txt, and test.txt if there is one (.gz too); none for the built-in grammar.
-        level: word (words at white space).
-        min_count: words rarer than this become <unk> [1 if the training text has <unk> of its own, else 2].
+        level: word (at white space), char (every character, the space too) or subword (Hugging Face tokenizers).
+        min_count: words or characters rarer than this become <unk> [1 if the training text has <unk> of its own, else 2].
+        vocabulary_size: how many subwords at most to learn from the training text [8000].
+        tokenizer: a tokenizer.json with the subwords, instead of learning them.
         empty_lines: skip them, or eos for one <eos> each, as published WikiText-2 figures count.
 
-    Raises: ArgumentError: a value is out of range.
+    Raises: ArgumentError: a value is out of range, or of no use at this level.
     """
 
     folder: str | None = None
     level: str = "word"
     min_count: int | None = None
+    vocabulary_size: int | None = None
+    tokenizer: str | None = None
     empty_lines: str = "skip"
 
     def __post_init__(self) -> None:
-        one_of("data.level", self.level, ("word",))
+        one_of("data.level", self.level, LEVELS)
         one_of("data.empty_lines", self.empty_lines, EMPTY_LINES)
         if self.min_count is not None:
             positive_int("data.min_count", self.min_count)
+        if self.vocabulary_size is not None:
+            positive_int("data.vocabulary_size", self.vocabulary_size, minimum=SMALLEST_SUBWORDS)
+        for name in ("min_count",) if self.level == "subword" else ("vocabulary_size", "tokenizer"):
+            if getattr(self, name) is not None:
+                got = f"{name}={getattr(self, name)} with level={self.level}"
+                raise ArgumentError(f"data.{name}", f"has no use at level {self.level}", got, "Leave it out")
+        if self.vocabulary_size is not None and self.tokenizer is not None:
+            got = f"vocabulary_size={self.vocabulary_size}, tokenizer={self.tokenizer}"
+            raise ArgumentError("data.vocabulary_size", "is the tokenizer's if one is given", got, "Leave one out")

@@ -4,26 +4,21 @@ A token array is one int32 a token, `<eos>` after each sentence. Empty lines hol
 `empty_lines="eos"` asks for one `<eos>` each (as the published WikiText-2 figures count).
 """
 
-import hashlib
 import json
-from array import array
-from collections import Counter
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
 import numpy as np
 
-from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_with
-from gatedrnn.data.config import EMPTY_LINES
-from gatedrnn.data.text import read_lines
-from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
+from gatedrnn.data.config import DataConfig
+from gatedrnn.data.text import read_batches
+from gatedrnn.data.vocabulary import Vocabulary
 
 SPLITS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
-
-_FLUSH_TOKENS = 1 << 20
 
 
 def find_splits(folder: Path | str) -> dict[str, Path]:
@@ -52,11 +47,14 @@ class Corpus:
 
     Args:
         files: text by split, as `find_splits` gives it.
-        vocabulary: given, or built from files["train"] with `min_count`.
+        vocabulary: given, or learned from files["train"] as `level`, `min_count`, `vocabulary_size` and `tokenizer` say
+            (those of `DataConfig`).
         empty_lines: "skip" or "eos".
 
+    Attributes: `lines` and `characters` (line ends included) by split.
+
     Every file is read once here, so that a damaged one is found before anything is written.
-    Raises: DataError: a file is missing, not text, or has no word.
+    Raises: DataError: a file is missing, not text, or has no word. ArgumentError: as `DataConfig`.
     """
 
     def __init__(
@@ -64,83 +62,106 @@ class Corpus:
         files: dict[str, Path],
         vocabulary: Vocabulary | None = None,
         *,
+        level: str = "word",
         min_count: int | None = None,
+        vocabulary_size: int | None = None,
+        tokenizer: str | None = None,
         empty_lines: str = "skip",
     ) -> None:
-        self.files = dict(files)
-        self.empty_lines = one_of("data.empty_lines", empty_lines, EMPTY_LINES)
+        data = DataConfig(None, level, min_count, vocabulary_size, tokenizer, empty_lines)
+        self.files, self.empty_lines = dict(files), empty_lines
         self.lines: dict[str, int] = {}
-        self.unknown: dict[str, int] = {}
-        counted: dict[str, Counter[str]] = {}
-        for split, path in self.files.items():
-            counts: Counter[str] = Counter()
-            lines = 0
-            for words in self._sentences(path):
-                counts.update(words)
-                lines += 1
-            if not counts:
-                raise DataError(str(path), "must hold at least one sentence", "an empty text", "Check the file")
-            self.lines[split], counted[split] = lines, counts
-        self.vocabulary = vocabulary or Vocabulary.from_counts(counted["train"], self.lines["train"], min_count)
-        known = self.vocabulary.ids
-        for split, counts in counted.items():
-            self.unknown[split] = sum(n for word, n in counts.items() if word not in known or word == UNK)
-        self.sizes = {split: counts.total() + self.lines[split] for split, counts in counted.items()}
+        self.characters: dict[str, int] = {}
         self._arrays: dict[str, np.ndarray] = {}
+        self._unknown: dict[str, int] = {}
+        self.vocabulary = vocabulary or Vocabulary.learn(self._counted("train"), data)
+        for split, path in self.files.items():
+            if split not in self.lines:
+                for _ in self._counted(split):
+                    pass
+            if self.characters[split] == self.lines[split]:
+                raise DataError(str(path), "must hold at least one sentence", "an empty text", "Check the file")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Tokens by split, `<eos>` included. Encodes what is not cached."""
+        return {split: len(self[split]) for split in self.files}
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """How many of the tokens are `<unk>`, by split. Encodes what is not cached."""
+        return {split: self._unknown[split] for split in self.sizes}
 
     def __getitem__(self, split: str) -> np.ndarray:
-        """Token ids of a split, int32 [tokens], memory-mapped once `cache` has run."""
+        """Token ids of a split, int32 [tokens], memory-mapped: a nameless temporary file unless `cache` has run."""
         if split not in self._arrays:
-            self._arrays[split] = np.fromiter(self._tokens(split), np.int32)
+            try:
+                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                    path = Path(folder) / split
+                    self._write(path, split)
+                    self._arrays[split] = np.memmap(path, np.int32, mode="r")
+            except OSError as error:
+                place, reason = tempfile.gettempdir(), error.strerror or str(error)
+                raise DataError(
+                    place, "must have room for the tokens", reason, "Free some space, or set TMPDIR"
+                ) from error
         return self._arrays[split]
 
     def cache(self, folder: Path | str) -> None:
         """Encode every split into `folder` unless the arrays there are of the same files and vocabulary, and map them."""
         folder = Path(folder)
         index = folder / "tokens.json"
-        fingerprint = self._fingerprint()
-        whole = all(_size(folder / f"{split}.int32") == 4 * size for split, size in self.sizes.items())
-        if not whole or not _holds(index, fingerprint):
+        of = self._fingerprint()
+        unknown = _held(index, of, {split: folder / f"{split}.int32" for split in self.files})
+        if unknown is None:
+            sizes = {}
             for split in self.files:
                 write_with(folder / f"{split}.int32", lambda path, split=split: self._write(path, split))
-            write_json(index, fingerprint)
+                sizes[split] = _size(folder / f"{split}.int32") // 4
+            unknown = self._unknown
+            write_json(index, {"of": of, "tokens": sizes, "unknown": unknown})
+        self._unknown = dict(unknown)
         for split in self.files:
             self._arrays[split] = np.memmap(folder / f"{split}.int32", np.int32, mode="r")
 
     def _write(self, path: Path, split: str) -> None:
+        encode, unknown = self.vocabulary.line_encoder(), 0
         with path.open("wb") as stream:
-            buffer = array("i")
-            for token in self._tokens(split):
-                buffer.append(token)
-                if len(buffer) >= _FLUSH_TOKENS:
-                    buffer.tofile(stream)
-                    buffer = array("i")
-            buffer.tofile(stream)
+            for lines in self._batches(split):
+                ids = encode(lines)
+                ids.tofile(stream)
+                unknown += len(ids) - int(np.count_nonzero(ids))
+        self._unknown[split] = unknown
 
-    def _tokens(self, split: str) -> Iterator[int]:
-        eos = self.vocabulary.ids[EOS]
-        for words in self._sentences(self.files[split]):
-            yield from self.vocabulary.encode(words)
-            yield eos
+    def _counted(self, split: str) -> Iterator[list[str]]:
+        """The batches of a split, its lines and characters counted on the way."""
+        self.lines[split] = self.characters[split] = 0
+        for lines in self._batches(split):
+            self.lines[split] += len(lines)
+            self.characters[split] += sum(map(len, lines)) + len(lines)
+            yield lines
 
-    def _sentences(self, path: Path) -> Iterator[list[str]]:
-        for _, line in read_lines(path):
-            words = line.split()
-            if words or self.empty_lines == "eos":
-                yield words
+    def _batches(self, split: str) -> Iterator[list[str]]:
+        """Lines with a word; others are left out, or empty."""
+        for lines in read_batches(self.files[split]):
+            if self.empty_lines == "eos":
+                yield ["" if line.isspace() else line for line in lines]
+            else:
+                yield [line for line in lines if line and not line.isspace()]
 
     def _fingerprint(self) -> dict[str, object]:
         files = {s: [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for s, p in self.files.items()}
-        words = json.dumps(self.vocabulary.words).encode()
-        return {"files": files, "empty_lines": self.empty_lines, "words": hashlib.sha256(words).hexdigest()}
+        return {"files": files, "empty_lines": self.empty_lines, "vocabulary": self.vocabulary.fingerprint()}
 
 
-def _holds(index: Path, fingerprint: dict[str, object]) -> bool:
-    """Whether the cache's index says `fingerprint`; a missing or damaged one does not."""
+def _held(index: Path, of: dict[str, object], arrays: dict[str, Path]) -> dict[str, int] | None:
+    """Unknown tokens by split if the cache is of `of` and whole; a missing or damaged index says nothing."""
     try:
-        return json.loads(index.read_text(encoding="utf-8")) == fingerprint
-    except (OSError, ValueError):
-        return False
+        held = json.loads(index.read_text(encoding="utf-8"))
+        whole = held["of"] == of and all(_size(path) == 4 * held["tokens"][split] for split, path in arrays.items())
+        return {split: int(held["unknown"][split]) for split in arrays} if whole else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _size(path: Path) -> int:

@@ -1,34 +1,71 @@
-"""Word-level vocabulary: words ↔ ids, with `<unk>` and `<eos>`."""
+"""Vocabulary: tokens ↔ ids, with `<unk>` and `<eos>`; a token is a word, a character or a subword."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import final
 
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json
+from gatedrnn.data.config import DataConfig
+from gatedrnn.data.levels import EOS, UNK, Characters, Level, LineEncoder, Words
+from gatedrnn.data.subwords import Subwords
 
-UNK = "<unk>"
-EOS = "<eos>"
+TOKENIZER_FILE = "tokenizer.json"
+
+_DEFAULT_SUBWORDS = 8000
 
 
+@final
 class Vocabulary:
-    """Words and their ids. `<unk>` (0) stands for every unknown word, `<eos>` (1) ends a sentence.
+    """Tokens and their ids. `<unk>` (0) stands for every unknown token, `<eos>` (1) ends a sentence.
 
     Args:
-        words: distinct, `<unk>` and `<eos>` first; the position is the id.
-        counts: how often each word occurred in training, for information.
+        words: the tokens, distinct, `<unk>` and `<eos>` first; the position is the id.
+        counts: how often each occurred in training, for information.
+        splitter: cuts lines into tokens [words at white space]; `level` is its name.
 
     Raises: ArgumentError: the special words are missing, or a word repeats.
     """
 
-    def __init__(self, words: Sequence[str], counts: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, words: Sequence[str], counts: Sequence[int] | None = None, splitter: Level | None = None
+    ) -> None:
         self.words = list(words)
         self.ids = {word: i for i, word in enumerate(self.words)}
         if self.words[:2] != [UNK, EOS] or len(self.ids) != len(self.words):
             rule = f"must be distinct and start with {UNK}, {EOS}"
             raise ArgumentError("Vocabulary.words", rule, self.words[:3], "Build it with Vocabulary.build")
         self.counts = list(counts) if counts is not None else [0] * len(self.words)
+        self.splitter = splitter or Words()
+
+    @property
+    def level(self) -> str:
+        """`word`, `char` or `subword`."""
+        return self.splitter.name
+
+    @classmethod
+    def learn(cls, batches: Iterable[list[str]], data: DataConfig) -> "Vocabulary":
+        """The vocabulary of a training text.
+
+        Args:
+            batches: its lines, in lists; read once, or not at all if `data` names a tokenizer.
+            data: level, and its settings.
+
+        Raises: DataError: a tokenizer that cannot be read. ArgumentError: the library for subwords is missing.
+        """
+        if data.level == "subword":
+            size = data.vocabulary_size or _DEFAULT_SUBWORDS
+            return cls.of(Subwords.load(data.tokenizer) if data.tokenizer else Subwords.learn(batches, size))
+        splitter = Words() if data.level == "word" else Characters()
+        return cls.from_counts(splitter.count(batches), 0, data.min_count, splitter)
+
+    @classmethod
+    def of(cls, subwords: Subwords) -> "Vocabulary":
+        """The vocabulary of a tokenizer."""
+        return cls(subwords.words, None, subwords)
 
     @classmethod
     def build(cls, sentences: Iterable[Sequence[str]], min_count: int | None = None) -> "Vocabulary":
@@ -51,20 +88,41 @@ class Vocabulary:
         return cls.from_counts(counts, lines, min_count)
 
     @classmethod
-    def from_counts(cls, counts: Counter[str], lines: int, min_count: int | None = None) -> "Vocabulary":
-        """As `build`, from word counts and the number of sentences."""
+    def from_counts(
+        cls, counts: Counter[str], lines: int, min_count: int | None = None, splitter: Level | None = None
+    ) -> "Vocabulary":
+        """As `build`, from counts and the number of sentences (beyond the `<eos>` that are counted)."""
         threshold = min_count if min_count is not None else (1 if counts[UNK] else 2)
         known = {w: n for w, n in counts.items() if n >= threshold and w not in (UNK, EOS)}
         ordered = sorted(known, key=lambda word: (-known[word], word))
         total = sum(counts.values()) - counts[EOS]
         unknown = total - sum(known.values())
-        return cls([UNK, EOS, *ordered], [unknown, lines + counts[EOS], *(known[word] for word in ordered)])
+        own = [unknown, lines + counts[EOS], *(known[word] for word in ordered)]
+        return cls([UNK, EOS, *ordered], own, splitter)
 
     def __len__(self) -> int:
         return len(self.words)
 
+    def tokens(self, line: str) -> list[str]:
+        """Tokens of a line of text."""
+        return self.splitter.tokens(line)
+
+    def text(self, tokens: Iterable[str]) -> str:
+        """Readable text of tokens, a new line at each `<eos>`."""
+        lines: list[list[str]] = [[]]
+        for token in tokens:
+            if token == EOS:
+                lines.append([])
+            else:
+                lines[-1].append(token)
+        return "\n".join(self.splitter.join(line) if line else "" for line in lines)
+
+    def line_encoder(self) -> LineEncoder:
+        """What encodes lists of lines in bulk, int32 [tokens], each line followed by `<eos>`."""
+        return self.splitter.encoder(self.ids)
+
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Ids of `words`, exactly as written; unknown ones become `<unk>`."""
+        """Ids of tokens, exactly as written; unknown ones become `<unk>`."""
         return [self.ids.get(word, 0) for word in words]
 
     def encode_foreign(self, words: Iterable[str]) -> list[int]:
@@ -72,7 +130,10 @@ class Vocabulary:
 
         A word is looked up as written, then in lower case, then, if it holds a digit, as `N` (the Penn Treebank text's
         number word), else it is `<unk>`.
+
+        Raises: ArgumentError: the tokens are not words.
         """
+        self.require_words("Vocabulary.encode_foreign")
         return [self._foreign(word) for word in words]
 
     def _foreign(self, word: str) -> int:
@@ -82,8 +143,14 @@ class Vocabulary:
                 return self.ids[form]
         return self.ids.get("N", 0) if any(c.isdigit() for c in word) else 0
 
+    def require_words(self, owner: str) -> None:
+        """Raise ArgumentError for `owner` if the tokens are not words."""
+        if self.level != "word":
+            advice = "It reads single words, as in trees; train with --data.level word"
+            raise ArgumentError(owner, "needs a vocabulary of words", f"level {self.level}", advice)
+
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """Words of `ids`. Raises: ArgumentError: an id is out of range."""
+        """Tokens of `ids`. Raises: ArgumentError: an id is out of range."""
         found = []
         for i in ids:
             if not 0 <= i < len(self.words):
@@ -93,20 +160,40 @@ class Vocabulary:
             found.append(self.words[i])
         return found
 
+    def fingerprint(self) -> str:
+        """A hash that differs wherever a text would be encoded differently."""
+        settings = self.splitter.settings if isinstance(self.splitter, Subwords) else ""
+        return hashlib.sha256(json.dumps([self.level, self.words, settings]).encode()).hexdigest()
+
     def save(self, path: Path | str) -> None:
-        """Write `vocabulary.json`, atomically."""
-        write_json(Path(path), {"level": "word", "words": self.words, "counts": self.counts})
+        """Write `vocabulary.json` and, for subwords, `tokenizer.json` beside it, each atomically."""
+        path = Path(path)
+        if isinstance(self.splitter, Subwords):
+            self.splitter.save(path.with_name(TOKENIZER_FILE))
+        write_json(path, {"level": self.level, "words": self.words, "counts": self.counts})
 
     @classmethod
     def load(cls, path: Path | str) -> "Vocabulary":
-        """Read `vocabulary.json`. Raises: DataError: missing or damaged."""
+        """Read `vocabulary.json`, and `tokenizer.json` beside it if it says so. Raises: DataError: missing or damaged."""
+        path = Path(path)
         try:
-            saved = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls(saved["words"], saved.get("counts"))
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            splitters = {"word": Words(), "char": Characters(), "subword": None}
+            vocabulary = cls(saved["words"], saved.get("counts"), splitters[saved.get("level", "word")])
         except OSError as error:
             raise DataError(
                 str(path), "must be a readable vocabulary", error.strerror, "Is this a run's folder?"
             ) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             detail = f"{type(error).__name__}: {error}"
             raise DataError(str(path), "is not a vocabulary", detail, "Restore the file or train again") from error
+        return vocabulary._with_tokenizer(path) if saved.get("level") == "subword" else vocabulary
+
+    def _with_tokenizer(self, path: Path) -> "Vocabulary":
+        tokenizer = path.with_name(TOKENIZER_FILE)
+        splitter = Subwords.load(tokenizer)
+        if splitter.words != self.words:
+            got = f"{len(splitter.words)} and {len(self.words)} tokens"
+            rule = f"must have the tokens of {path.name}, in their order"
+            raise DataError(str(tokenizer), rule, got, "Restore the run's own file")
+        return Vocabulary(self.words, self.counts, splitter)

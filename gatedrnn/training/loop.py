@@ -18,7 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.data import EOS, Corpus, Vocabulary
+from gatedrnn.data import EOS, Corpus
 from gatedrnn.data.batching import Batches, SentenceBatches, StreamBatches, Window, window_lengths
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.saving import load_weights, save_weights
@@ -28,9 +28,9 @@ from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.penalties import penalties
-from gatedrnn.training.run import TOKENS_FOLDER, VOCABULARY_FILE, append_metrics, check_free, locked, write_run
+from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_free, locked, write_run
 from gatedrnn.training.schedule import no_longer_better, plateau, rate, starts_averaging
-from gatedrnn.training.state import Progress, collect, restore
+from gatedrnn.training.state import Progress, checksum, collect, restore
 
 _EXPLODED_NATS = 100.0
 
@@ -83,9 +83,6 @@ def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, 
         if not resume:
             check_free(folder)
         saved = checkpoint.load(folder)
-        if saved is not None and Vocabulary.load(folder / VOCABULARY_FILE).words != corpus.vocabulary.words:
-            rule = "must hold the text the run began with"
-            raise ArgumentError("data.folder", rule, "other words", "Restore that text, or start another run")
         fabric.barrier()
         if fabric.is_global_zero:
             write_run(folder, config, corpus.vocabulary, fresh=saved is None)
@@ -117,7 +114,7 @@ class Loop:
         self.progress = Progress(
             base_rate=training.learning_rate,
             learning_rate=training.learning_rate,
-            train_tokens=corpus.sizes["train"],
+            text=checksum(corpus["train"]),
             processes=fabric.world_size,
         )
         self.average: Average | None = None

@@ -1,4 +1,4 @@
-"""A run on disk: config.yaml, model.safetensors, vocabulary.json, metrics.jsonl and the token cache."""
+"""A run on disk: config.yaml, model.safetensors, vocabulary.json (and tokenizer.json), metrics.jsonl, the token cache."""
 
 import json
 from collections.abc import Collection, Iterator

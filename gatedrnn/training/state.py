@@ -1,8 +1,10 @@
 """Where a training is, and its state as tensors and plain values: what a checkpoint holds."""
 
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +29,7 @@ class Progress:
         averaged: steps in the average, None while there is none.
         total_nats, tokens, smooth_nats: of the current epoch.
         metrics: lines of metrics.jsonl.
-        learning_rate, train_tokens, processes: as configured, of the training text, and how many train.
+        learning_rate, text, processes: as configured, a checksum of the training text's tokens, and how many train.
         seconds: spent so far, over all sessions; validation_seconds: of the last validation.
     """
 
@@ -45,10 +47,18 @@ class Progress:
     smooth_nats: float = 0.0
     metrics: int = 0
     learning_rate: float = 0.0
-    train_tokens: int = 0
+    text: int = 0
     processes: int = 1
     seconds: float = 0.0
     validation_seconds: float = 0.0
+
+
+def checksum(tokens: np.ndarray) -> int:
+    """CRC-32 of a token array, which may be a memory map."""
+    total = 0
+    for start in range(0, len(tokens), 1 << 22):
+        total = zlib.crc32(np.ascontiguousarray(tokens[start : start + (1 << 22)]).tobytes(), total)
+    return total
 
 
 def collect(loop: "Loop") -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -83,9 +93,10 @@ def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) ->
     training = loop.config.training
     groups, precision = values.pop("groups"), values.pop("precision")
     loop.progress = p = Progress(**values)
-    if p.train_tokens != loop.corpus.sizes["train"]:
-        got = f"{loop.corpus.sizes['train']} tokens, and {p.train_tokens} before"
-        raise ArgumentError("data.folder", "must hold the text the run began with", got, "Restore that text")
+    now = checksum(loop.corpus["train"])
+    if p.text != now:
+        rule, got = "must hold the text the run began with", f"another text (checksum {now}, and {p.text} before)"
+        raise ArgumentError("data.folder", rule, got, "Restore that text, or start another run")
     if p.processes != loop.fabric.world_size:
         rule = "must go on with as many processes as it had"
         raise ArgumentError(

@@ -185,9 +185,7 @@ def test_another_text_or_a_run_is_refused(corpus, tmp_path):
     with (tmp_path / "text" / "train.txt").open("a") as file:
         file.write("\na b c\n")
     longer = Corpus(find_splits(tmp_path / "text"), min_count=1)
-    with pytest.raises(
-        ArgumentError, match=r"data\.folder: must hold the text the run began with; got (other words|\d+ tokens)"
-    ):
+    with pytest.raises(ArgumentError, match=r"data\.folder: must hold the text the run began with; got another text"):
         train(config, longer, tmp_path / "run", Quiet(), resume=True)
 
 

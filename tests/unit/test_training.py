@@ -326,7 +326,7 @@ def test_stretches_side_by_side_start_afresh_and_padding_counts_nothing(cell, ba
         ({"training": {"plateau_factor": 0}}, r"training\.plateau_factor: must lie in \(0, 1\]; got 0"),
         ({"training": {"optimizer": "lion"}}, r"training\.optimizer: must be one of adam, adamw, sgd; got 'lion'"),
         ({"training": {"seed": -1}}, r"training\.seed: must be an integer of at least 0; got -1"),
-        ({"data": {"level": "char"}}, r"data\.level: must be one of word; got 'char'"),
+        ({"data": {"level": "byte"}}, r"data\.level: must be one of word, char, subword; got 'byte'"),
         ({"data": {"min_count": 0}}, r"data\.min_count: must be a positive integer; got 0"),
         ([], r"must be a mapping of keys to values; got \[\]"),
     ],

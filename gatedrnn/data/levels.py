@@ -1,0 +1,109 @@
+"""Levels of tokens that need no library: words and characters; subwords are in `subwords.py`.
+
+In bulk a text is a list of lines, and each line is followed by `<eos>`. There is no Python per character, and per word only
+a look-up.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Protocol, final
+
+import numpy as np
+
+UNK = "<unk>"
+EOS = "<eos>"
+
+LineEncoder = Callable[[list[str]], np.ndarray]
+"""Lines → their ids, each line followed by `<eos>`, int32 [tokens]."""
+
+_CODE_POINTS = 0x110000
+
+
+class Level(Protocol):
+    """One way to cut lines into tokens."""
+
+    name: str
+
+    def tokens(self, line: str) -> list[str]:
+        """Tokens of a line."""
+        ...
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """The line that these tokens make."""
+        ...
+
+    def encoder(self, ids: Mapping[str, int]) -> LineEncoder:
+        """What encodes lines in bulk, unknown tokens as 0."""
+        ...
+
+
+@final
+class Words:
+    """Words at white space."""
+
+    name = "word"
+
+    def tokens(self, line: str) -> list[str]:
+        """Words of a line."""
+        return line.split()
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Words with a space between them."""
+        return " ".join(tokens)
+
+    def encoder(self, ids: Mapping[str, int]) -> LineEncoder:
+        """Encodes lines in bulk; a word costs one look-up."""
+
+        def encode(lines: list[str]) -> np.ndarray:
+            words = _words(lines)
+            return np.fromiter(map(ids.get, words, repeat(0)), np.int32, len(words))
+
+        return encode
+
+    def count(self, batches: Iterable[list[str]]) -> Counter[str]:
+        """How often each word occurs, `<eos>` once a line."""
+        counts: Counter[str] = Counter()
+        for lines in batches:
+            counts.update(_words(lines))
+        return counts
+
+
+@final
+class Characters:
+    """Every character is a token, the space too."""
+
+    name = "char"
+
+    def tokens(self, line: str) -> list[str]:
+        """Characters of a line."""
+        return list(line)
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Characters side by side."""
+        return "".join(tokens)
+
+    def encoder(self, ids: Mapping[str, int]) -> LineEncoder:
+        """Encodes lines in bulk, through a table over Unicode."""
+        table = np.zeros(_CODE_POINTS, np.int32)
+        for token, i in ids.items():
+            if len(token) == 1:
+                table[ord(token)] = i
+        table[ord("\n")] = ids[EOS]
+        return lambda lines: table[_code_points(lines)]
+
+    def count(self, batches: Iterable[list[str]]) -> Counter[str]:
+        """How often each character occurs, `<eos>` once a line."""
+        counts = np.zeros(_CODE_POINTS, np.int64)
+        for lines in batches:
+            found = np.bincount(_code_points(lines))
+            counts[: len(found)] += found
+        return Counter({EOS if code == ord("\n") else chr(code): int(counts[code]) for code in np.flatnonzero(counts)})
+
+
+def _words(lines: list[str]) -> list[str]:
+    return f" {EOS} ".join([*lines, ""]).split()
+
+
+def _code_points(lines: list[str]) -> np.ndarray:
+    return np.frombuffer("\n".join([*lines, ""]).encode("utf-32-le"), np.uint32)

@@ -1,0 +1,177 @@
+"""Subwords, by Hugging Face's `tokenizers`: learned from a text (byte-level BPE), or a given `tokenizer.json`.
+
+A tokenizer's own ids are mapped to ours, in which `<unk>` is 0 and `<eos>` 1.
+"""
+
+import json
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.files import write_text
+from gatedrnn.data.levels import EOS, UNK, LineEncoder
+
+_REMEMBERED_PIECES = 1 << 19
+_OTHER_SPACE = re.compile(r"([^\S ])\0 ")
+
+
+@final
+class Subwords:
+    """A tokenizer as a level.
+
+    Args:
+        tokenizer: a `tokenizers.Tokenizer`; truncation, padding and dropout are switched off, special tokens never added.
+        owner: its name in messages.
+
+    Raises: DataError: it has no token, or two of one id.
+    """
+
+    name = "subword"
+
+    def __init__(self, tokenizer: Any, owner: str = "tokenizer") -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        if getattr(tokenizer.model, "dropout", None):
+            tokenizer.model.dropout = None
+        self.tokenizer, self.owner = tokenizer, owner
+        self.settings: str = tokenizer.to_str()
+        theirs: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+        if not theirs or len(set(theirs.values())) != len(theirs):
+            got = f"{len(theirs)} tokens with {len(set(theirs.values()))} ids"
+            raise DataError(owner, "must give each of its tokens an id of its own", got, "Is it a tokenizer.json?")
+        unknown = _unknown_ids(json.loads(self.settings)["model"], theirs)
+        ours = {token: i for token, i in theirs.items() if i not in unknown and token != EOS}
+        self.words = [UNK, EOS, *sorted(ours, key=lambda token: ours[token])]
+        self.table = np.zeros(max(theirs.values()) + 1, np.int32)
+        self.table[[theirs[token] for token in self.words[2:]]] = np.arange(2, len(self.words), dtype=np.int32)
+        if EOS in theirs:
+            self.table[theirs[EOS]] = 1
+
+    @classmethod
+    def learn(cls, batches: Iterable[list[str]], vocabulary_size: int) -> "Subwords":
+        """Byte-level BPE of at most `vocabulary_size` tokens, the bytes, `<unk>` and `<eos>` included.
+
+        An `<unk>` or `<eos>` written in the text is that token, as at word level.
+        """
+        library = _library()
+        byte_level = library.pre_tokenizers.ByteLevel
+        tokenizer = library.Tokenizer(library.models.BPE())
+        tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+        tokenizer.decoder = library.decoders.ByteLevel()
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=vocabulary_size,
+            special_tokens=[UNK, EOS],
+            initial_alphabet=byte_level.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(batches, trainer)
+        return cls(tokenizer)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Subwords":
+        """Read a `tokenizer.json`. Raises: DataError: missing, or not a tokenizer."""
+        library = _library()
+        try:
+            tokenizer = library.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DataError(str(path), "must be a readable file", error.strerror, "Check the path") from error
+        except Exception as error:  # the library raises bare Exception
+            reason = str(error).splitlines()[0]
+            advice = "Give a tokenizer.json of Hugging Face tokenizers"
+            raise DataError(str(path), "is not a tokenizer", reason, advice) from error
+        return cls(tokenizer, str(path))
+
+    def save(self, path: Path) -> None:
+        """Write `tokenizer.json`, atomically."""
+        write_text(path, self.settings)
+
+    def tokens(self, line: str) -> list[str]:
+        """Subwords of a line, as the tokenizer writes them; `<unk>` for its unknown token."""
+        return [self.words[i] for i in self.encode_each([line])[0]]
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """The text that these subwords make, by the tokenizer's decoder."""
+        decoder = self.tokenizer.decoder
+        return decoder.decode(list(tokens)) if decoder else " ".join(tokens)
+
+    def encoder(self, ids: Mapping[str, int]) -> LineEncoder:
+        """Encodes lines in bulk; what stands between single spaces is encoded once, where that cannot change the result."""
+        return _Pieces(self).encode if _cuts_at_spaces(json.loads(self.settings)) else self.encode
+
+    def encode(self, lines: list[str]) -> np.ndarray:
+        """Ids of lines, each followed by `<eos>`, int32 [tokens]."""
+        return np.fromiter(chain.from_iterable([*ids, 1] for ids in self.encode_each(lines)), np.int32)
+
+    def encode_each(self, texts: list[str]) -> list[list[int]]:
+        """Ids of each text."""
+        return [self.table[encoding.ids].tolist() for encoding in self._encodings(texts)]
+
+    def _encodings(self, texts: list[str]) -> list[Any]:
+        try:
+            return self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises bare Exception, as for an unknown token without a name
+            reason = str(error).splitlines()[0]
+            raise DataError(self.owner, "cannot read the text", reason, "Give another tokenizer.json") from error
+
+
+@final
+class _Pieces:
+    """A tokenizer with a memory: every different piece of a text, a word with its space say, is encoded once."""
+
+    def __init__(self, subwords: Subwords) -> None:
+        self.subwords = subwords
+        self._forget()
+
+    def encode(self, lines: list[str]) -> np.ndarray:
+        """As `Subwords.encode`."""
+        text = "\0\n\0".join([*lines, ""]).replace(" ", "\0 ")
+        while " \0 " in text:  # spaces in a row stay in one piece
+            text = text.replace(" \0 ", "  ")
+        pieces = _OTHER_SPACE.sub(r"\1 ", text).split("\0")  # and with other white space before them
+        if len(self.rows) > _REMEMBERED_PIECES:
+            self._forget()
+        self._learn([piece for piece in dict.fromkeys(pieces) if piece not in self.rows])
+        rows = np.fromiter(map(self.rows.__getitem__, pieces), np.int64, len(pieces))
+        bounds = np.frombuffer(self.bounds, np.int64)
+        starts, lengths = bounds[rows], bounds[rows + 1] - bounds[rows]
+        ends = np.cumsum(lengths)
+        places = np.arange(ends[-1]) + np.repeat(starts - ends + lengths, lengths)
+        return np.frombuffer(self.ids, np.int32)[places]
+
+    def _learn(self, pieces: list[str]) -> None:
+        for piece, ids in zip(pieces, self.subwords.encode_each(pieces), strict=True):
+            self.rows[piece] = len(self.rows)
+            self.ids.extend(ids)
+            self.bounds.append(len(self.ids))
+
+    def _forget(self) -> None:
+        self.rows = {"\n": 0}
+        self.ids, self.bounds = array("i", [1]), array("q", [0, 1])  # row r: ids[bounds[r] : bounds[r + 1]]
+
+
+def _cuts_at_spaces(settings: dict[str, Any]) -> bool:
+    """Whether a cut before spaces that follow a visible character changes no token: so in GPT-2's byte-level BPE, and ours."""
+    before = settings["pre_tokenizer"] or {}
+    whole = all(" " not in t["content"] and not t["lstrip"] and not t["rstrip"] for t in settings["added_tokens"])
+    gpt2 = before.get("type") == "ByteLevel" and before.get("use_regex") and not before.get("add_prefix_space")
+    return bool(whole and gpt2 and settings["normalizer"] is None and settings["model"]["type"] == "BPE")
+
+
+def _unknown_ids(model: dict[str, Any], ids: Mapping[str, int]) -> set[int | None]:
+    """Ids that mean the unknown token: `<unk>`, and what the model calls so."""
+    return {ids.get(UNK), ids.get(str(model.get("unk_token"))), model.get("unk_id")}
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        rule = "subword needs the library tokenizers"
+        raise ArgumentError("data.level", rule, "no such module", "Install it: pip install 'gatedrnn[hf]'") from error
+    return tokenizers
