@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from itertools import tee
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.table import Table
 from gatedrnn.cells import CELLS
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
-from gatedrnn.data import EOS, UNK, Corpus, find_splits, read_sentences, read_treebank, write_corpus
+from gatedrnn.data import EOS, UNK, Corpus, find_splits, read_lines, read_sentences, read_treebank, write_corpus
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.training.run import Run, load_run
 from gatedrnn.trees import Gold, Span
@@ -118,7 +119,7 @@ def surprisal(options: Options) -> None:
     from gatedrnn.models import surprisals
 
     run = load_run(options.run)
-    texts, again = tee(text for _, chunk in _chunks(options.file, 1024) for text in chunk)
+    texts, again = tee(_texts(run, options.file))
     encoded, ids = tee(run.vocabulary.encode(text) for text in again)
     found = surprisals(run.model, ids, run.vocabulary.ids[EOS], carried=options.carried)
     for number, (text, codes, bits) in enumerate(zip(texts, encoded, found, strict=True), 1):
@@ -303,6 +304,23 @@ def _state(reset: bool) -> str:
     return "reset" if reset else "carried"
 
 
+def _texts(run: Run, path: str) -> Iterator[list[str]]:
+    """Tokens of each line of a text that `evaluate` would count; nothing to read is an error."""
+    found = False
+    for _, line in read_lines(path):
+        tokens = line.split()
+        found = found or bool(tokens)
+        if tokens or run.config.data.empty_lines == "eos":
+            yield tokens
+    if not found:
+        raise _nothing(path)
+
+
+def _nothing(path: str) -> DataError:
+    name = "standard input" if path == "-" else path
+    return DataError(name, "must hold at least one sentence", "an empty text", "Check the file")
+
+
 def _chunks(path: str, size: int) -> Any:
     """Sentences of a text in lists of `size`, with the number of the first; nothing to read is an error."""
     start, chunk = 0, []
@@ -314,8 +332,7 @@ def _chunks(path: str, size: int) -> Any:
     if chunk:
         yield start, chunk
     elif start == 0:
-        name = "standard input" if path == "-" else path
-        raise DataError(name, "must hold at least one sentence", "an empty text", "Check the file")
+        raise _nothing(path)
 
 
 def _draw(path: Path, spans: Any, words: list[str]) -> None:

@@ -78,9 +78,9 @@ def _evaluate(parser: ArgumentParser) -> None:
     parser.add_argument("--cache-theta", type=float | None, help="sharpness [0.6625]")
     parser.add_argument("--cache-lambda", type=float | None, help="share of the cache [0.1279]")
     parser.add_argument("--dynamic", action="store_true", help="learn from each segment once it is scored")
-    parser.add_argument("--dynamic-rate", type=float | None, help="length of a step [0.002]")
+    parser.add_argument("--dynamic-rate", type=float | None, help="length of a step [0.004]")
     parser.add_argument(
-        "--dynamic-decay", type=float | None, help="share of the way back to the trained weights [0.003]"
+        "--dynamic-decay", type=float | None, help="share of the way back to the trained weights [0.01]"
     )
     parser.add_argument("--dynamic-segment", type=int | None, help="tokens a segment [20]")
 

@@ -37,7 +37,7 @@ def surprisals(
     """−log2 P of each word of each sentence and of its `<eos>`, given the words before, in bits.
 
     Args:
-        sentences: word ids, any number of sentences of any length, read in constant memory; none is an `<eos>` alone.
+        sentences: word ids, any number of sentences of any length, read in constant memory; an empty one is an `<eos>` alone.
         eos: id that ends a sentence and precedes the first.
         carried: read each sentence with the state that the one before left, as one text, instead of a fresh one.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gatedrnn.core.checks import positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 
-_EPSILON = 1e-3
+_EPSILON = 2e-3
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Dynamic:
     Raises: ArgumentError: a value is out of range.
     """
 
-    rate: float = 0.002
-    decay: float = 0.001
+    rate: float = 0.004
+    decay: float = 0.01
     segment: int = 20
 
     def __post_init__(self) -> None:
         if not 0 <= self.rate <= 1:
-            raise ArgumentError("dynamic.rate", "must lie in [0, 1]", self.rate, "Give a number such as 0.002")
+            raise ArgumentError("dynamic.rate", "must lie in [0, 1]", self.rate, "Give a number such as 0.004")
         probability("dynamic.decay", self.decay)
         positive_int("dynamic.segment", self.segment)
 
@@ -56,7 +56,7 @@ def adapting(model: nn.Module, dynamic: Dynamic) -> Iterator[Callable[[Tensor], 
         steps += 1
         gradients = torch.autograd.grad(loss, weights)
         for weight, gradient, original, square in zip(weights, gradients, originals, squares, strict=True):
-            square.lerp_(gradient.square(), 1 / steps)
+            square.mul_(1 - 1 / steps).addcmul_(gradient, gradient, value=1 / steps)
             weight.lerp_(original, dynamic.decay)
             weight.addcdiv_(gradient, square.sqrt().add_(_EPSILON), value=-dynamic.rate)
 

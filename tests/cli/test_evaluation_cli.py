@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import shutil
 import sys
 
 import pytest
@@ -157,6 +158,18 @@ def test_surprisal_adds_up_to_evaluate(work, carried, state):
     assert bits == pytest.approx(evaluation["tokens"] * evaluation["loss_nats"] / math.log(2), rel=1e-5)
     table = works("surprisal", work / "run", work / "text" / "test.txt", *carried)
     assert sum(float(line.split("\t")[3]) for line in table.splitlines()[1:]) == pytest.approx(bits, rel=1e-5)
+
+
+def test_surprisal_counts_empty_lines_as_evaluate_does(work, sentences, tmp_path):
+    shutil.copytree(work / "run", tmp_path / "run")
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    config["data"]["empty_lines"] = "eos"
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    records = [json.loads(line) for line in works("surprisal", tmp_path / "run", sentences, "--json").splitlines()]
+    assert [len(r["words"]) for r in records] == [4, 1, 7, 2]
+    found = json.loads(works("evaluate", tmp_path / "run", "--data", sentences, "--reset", "--json"))
+    bits = sum(sum(r["surprisal_bits"]) for r in records)
+    assert found["tokens"] == 14 and bits == pytest.approx(14 * found["loss_nats"] / math.log(2), rel=1e-5)
 
 
 def test_surprisal_numbers_sentences_on_over_batches(work, tmp_path):

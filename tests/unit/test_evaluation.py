@@ -207,7 +207,7 @@ def naive_dynamic(model, tokens, dynamic):
         with torch.no_grad():
             for k, (w, original) in enumerate(zip(weights, originals, strict=True)):
                 root = torch.stack([g[k] ** 2 for g in gradients]).mean(0).sqrt()
-                w += dynamic.decay * (original - w) - dynamic.rate * gradients[-1][k] / (root + 1e-3)
+                w += dynamic.decay * (original - w) - dynamic.rate * gradients[-1][k] / (root + 2e-3)
     return nats / len(tokens)
 
 
