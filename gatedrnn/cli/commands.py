@@ -4,7 +4,10 @@ import json
 import math
 import os
 import shutil
-from dataclasses import asdict
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,24 @@ from rich.table import Table
 from gatedrnn.cells import CELLS
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
-from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits, read_sentences, read_treebank, write_corpus
+from gatedrnn.data import (
+    EOS,
+    UNK,
+    Corpus,
+    Vocabulary,
+    find_splits,
+    read_lines,
+    read_sentences,
+    read_treebank,
+    write_corpus,
+)
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.training.run import CHECKPOINT_FOLDER, TOKENS_FOLDER, VOCABULARY_FILE, Run, load_run
 from gatedrnn.trees import Gold, Span
 
 Options = Any
+
+_SAID = {False: "state carried", True: "state reset at each sentence"}
 
 
 def train(options: Options) -> int:
@@ -89,22 +104,55 @@ def _train(config: Any, out: Path, options: Options) -> int:
 
 def evaluate(options: Options) -> None:
     """`gatedrnn evaluate`."""
+    from gatedrnn.training.cache import Cache
+    from gatedrnn.training.dynamic import Dynamic
+
+    cache, dynamic = _chosen(options, "cache", Cache), _chosen(options, "dynamic", Dynamic)
     run = load_run(options.run)
     path = Path(options.data)
     corpus = Corpus({"text": path}, run.vocabulary, empty_lines=run.config.data.empty_lines)
-    result = _evaluate(run, corpus["text"], options.batch_size)
-    found = asdict(result)
+    result = _evaluate(run, corpus["text"], options.batch_size, reset=options.reset, cache=cache, dynamic=dynamic)
+    found: dict[str, Any] = asdict(result)
     if run.vocabulary.level != "word":
         found["bits_per_character"] = result.loss_nats * result.tokens / (math.log(2) * corpus.characters["text"])
     if options.json:
-        print(json.dumps(found))
+        said = {"state": "reset"} if options.reset else {}
+        said |= {name: _settings(what) for name, what in (("cache", cache), ("dynamic", dynamic)) if what}
+        print(json.dumps(found | said))
         return
     print(f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats a token  {result.tokens} tokens")
     if "bits_per_character" in found:
         counted = f"{corpus.characters['text']} characters, line ends included"
         print(f"{found['bits_per_character']:.4f} bits per character  {counted}")
     share = 100 * corpus.unknown["text"] / result.tokens
-    print(f"state carried, batch size {options.batch_size}; {corpus.unknown['text']} tokens ({share:.1f} %) are <unk>")
+    state = _SAID[True] if options.reset else f"{_SAID[False]}, batch size {options.batch_size}"
+    added = [
+        f"{name} ({', '.join(f'{key} {value:g}' for key, value in _settings(what).items())})"
+        for name, what in (("continuous cache", cache), ("dynamic evaluation", dynamic))
+        if what
+    ]
+    print("; ".join([state, *added, f"{corpus.unknown['text']} tokens ({share:.1f} %) are <unk>"]))
+
+
+def surprisal(options: Options) -> None:
+    """`gatedrnn surprisal`."""
+    from gatedrnn.models import surprisals
+
+    run = load_run(options.run)
+    texts, again = tee(_texts(run, options.file))
+    encoded, ids = tee(run.vocabulary.encode(text) for text in again)
+    found = surprisals(run.model, ids, run.vocabulary.ids[EOS], carried=options.carried)
+    for number, (text, codes, bits) in enumerate(zip(texts, encoded, found, strict=True), 1):
+        words, unknown = [*text, EOS], [*(code == run.vocabulary.ids[UNK] for code in codes), False]
+        if options.json:
+            record = {"words": words, "surprisal_bits": bits, "unknown": unknown}
+            print(json.dumps(record | {"state": _state(not options.carried)}, ensure_ascii=False))
+            continue
+        if number == 1:
+            print(f"gatedrnn: {_SAID[not options.carried]}", file=sys.stderr)
+            print("sentence", "position", "word", "surprisal_bits", "known", sep="\t")
+        for position, (word, value, new) in enumerate(zip(words, bits, unknown, strict=True), 1):
+            print(number, position, word, f"{value:.6f}", int(not new), sep="\t")
 
 
 def generate(options: Options) -> None:
@@ -116,11 +164,18 @@ def generate(options: Options) -> None:
 
     run = load_run(options.run)
     positive_int("--words", options.words)
+    if not 0 <= options.seed < 1 << 63:
+        raise ArgumentError("--seed", "must lie in 0…2^63 − 1", options.seed, "Give a whole number such as 1")
     prompt = run.vocabulary.tokens(options.prompt)
     encode = run.vocabulary.encode_foreign if run.vocabulary.level == "word" else run.vocabulary.encode
-    generator = torch.Generator().manual_seed(options.seed)
-    before = [run.vocabulary.ids[EOS], *encode(prompt)]
-    ids = sample(run.model, before, temperature=options.temperature, generator=generator)
+    ids = sample(
+        run.model,
+        [run.vocabulary.ids[EOS], *encode(prompt)],
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        generator=torch.Generator().manual_seed(options.seed),
+    )
     words = [*prompt, *(run.vocabulary.words[next(ids)] for _ in range(options.words))]
     if options.json:
         print(json.dumps({"text": words, "prompt_words": len(prompt), "seed": options.seed}))
@@ -246,11 +301,46 @@ def demo(options: Options) -> None:
         print(json.dumps(results))
 
 
-def _evaluate(run: Run, tokens: Any, batch_size: int) -> Any:
+def _evaluate(run: Run, tokens: Any, batch_size: int, **how: Any) -> Any:
     from gatedrnn.core.checks import positive_int
     from gatedrnn.training.evaluation import evaluate as perplexity
 
-    return perplexity(run.model, tokens, run.vocabulary, batch_size=positive_int("--batch-size", batch_size))
+    return perplexity(run.model, tokens, run.vocabulary, batch_size=positive_int("--batch-size", batch_size), **how)
+
+
+def _chosen(options: Options, name: str, kind: type) -> Any:
+    """`kind` as its options `--NAME-FIELD` say, None without `--NAME`, which those options need."""
+    values = {field.name: options[f"{name}_{field.name.rstrip('_')}"] for field in fields(kind)}
+    given = {field: value for field, value in values.items() if value is not None}
+    if given and not options[name]:
+        option = f"--{name}-{next(iter(given)).rstrip('_')}"
+        raise ArgumentError(option, f"needs --{name}", "none", f"Add --{name}, or drop {option}")
+    return kind(**given) if options[name] else None
+
+
+def _settings(what: Any) -> dict[str, Any]:
+    return {name.rstrip("_"): value for name, value in asdict(what).items()}
+
+
+def _state(reset: bool) -> str:
+    return "reset" if reset else "carried"
+
+
+def _texts(run: Run, path: str) -> Iterator[list[str]]:
+    """Tokens of each line of a text that `evaluate` would count; nothing to read is an error."""
+    found = False
+    for _, line in read_lines(path):
+        tokens = run.vocabulary.tokens(line) if line.strip() else []
+        found = found or bool(tokens)
+        if tokens or run.config.data.empty_lines == "eos":
+            yield tokens
+    if not found:
+        raise _nothing(path)
+
+
+def _nothing(path: str) -> DataError:
+    name = "standard input" if path == "-" else path
+    return DataError(name, "must hold at least one sentence", "an empty text", "Check the file")
 
 
 def _chunks(path: str, size: int) -> Any:
@@ -264,8 +354,7 @@ def _chunks(path: str, size: int) -> Any:
     if chunk:
         yield start, chunk
     elif start == 0:
-        name = "standard input" if path == "-" else path
-        raise DataError(name, "must hold at least one sentence", "an empty text", "Check the file")
+        raise _nothing(path)
 
 
 def _draw(path: Path, spans: Any, words: list[str]) -> None:

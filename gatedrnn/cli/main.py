@@ -60,12 +60,35 @@ def _train(parser: ArgumentParser) -> None:
     shown.metavar, shown.help = "DIR", "folder with train.txt and so on: the same as --data.folder DIR"
 
 
+def _text_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", default="-", help="text, one sentence a line; - for standard input"
+    )
+
+
 def _evaluate(parser: ArgumentParser) -> None:
     _run_argument(parser)
     parser.add_argument("--data", metavar="FILE", required=True, help="text, one sentence a line, .gz too")
     parser.add_argument(
         "--batch-size", type=int, default=1, help="1 is exact; more is faster, each stretch starts afresh"
     )
+    parser.add_argument("--reset", action="store_true", help="a fresh state for each sentence, instead of one carried")
+    parser.add_argument("--cache", action="store_true", help="mix a continuous cache in")
+    parser.add_argument("--cache-window", type=int | None, help="positions looked back at [3785]")
+    parser.add_argument("--cache-theta", type=float | None, help="sharpness [0.6625]")
+    parser.add_argument("--cache-lambda", type=float | None, help="share of the cache [0.1279]")
+    parser.add_argument("--dynamic", action="store_true", help="learn from each segment once it is scored")
+    parser.add_argument("--dynamic-rate", type=float | None, help="length of a step [0.004]")
+    parser.add_argument(
+        "--dynamic-decay", type=float | None, help="share of the way back to the trained weights [0.01]"
+    )
+    parser.add_argument("--dynamic-segment", type=int | None, help="tokens a segment [20]")
+
+
+def _surprisal(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+    _text_argument(parser)
+    parser.add_argument("--carried", action="store_true", help="carry the state on, instead of one for each sentence")
 
 
 def _generate(parser: ArgumentParser) -> None:
@@ -73,6 +96,8 @@ def _generate(parser: ArgumentParser) -> None:
     parser.add_argument("--prompt", default="", help="text to go on from")
     parser.add_argument("--words", type=int, default=100, help="how many to sample: words, or what the tokens are")
     parser.add_argument("--temperature", type=float, default=1.0, help="small is greedy")
+    parser.add_argument("--top-k", type=int | None, help="sample from the k most probable words [all]")
+    parser.add_argument("--top-p", type=float, default=1.0, help="sample from the most probable words that sum to p")
     parser.add_argument("--seed", type=int, default=1)
 
 
@@ -85,9 +110,7 @@ def _layer_and_algorithm(parser: ArgumentParser) -> None:
 
 def _parse(parser: ArgumentParser) -> None:
     _run_argument(parser)
-    parser.add_argument(
-        "file", metavar="FILE", nargs="?", default="-", help="text, one sentence a line; - for standard input"
-    )
+    _text_argument(parser)
     _layer_and_algorithm(parser)
     parser.add_argument("--svg", metavar="DIR", type=str | None, help="also draw each tree into DIR/00001.svg, …")
 
@@ -132,6 +155,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
         "train a language model: --data DIR with train.txt, valid.txt, test.txt (else the built-in grammar)",
     ),
     "evaluate": (_evaluate, "exact perplexity of a text"),
+    "surprisal": (_surprisal, "surprisal of each word of a text, in bits"),
     "generate": (_generate, "sample text"),
     "parse": (_parse, "one bracketed tree a line"),
     "eval-parsing": (_eval_parsing, "F1 of a run's trees by every protocol, beside baselines"),

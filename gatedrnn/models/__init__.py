@@ -1,7 +1,8 @@
-"""Models made of layers, their configurations, saving and loading, generation; no training, no text."""
+"""Models made of layers, their configurations, saving and loading, generation, surprisal; no training, no text."""
 
 from gatedrnn.models.config import LanguageModelConfig
 from gatedrnn.models.generation import generate
 from gatedrnn.models.language_model import LanguageModel, LanguageModelOutput
+from gatedrnn.models.surprisal import surprisals
 
-__all__ = ["LanguageModel", "LanguageModelConfig", "LanguageModelOutput", "generate"]
+__all__ = ["LanguageModel", "LanguageModelConfig", "LanguageModelOutput", "generate", "surprisals"]

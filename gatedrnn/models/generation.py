@@ -1,31 +1,61 @@
-"""Sampling text from a language model."""
+"""Sampling text from a language model.
+
+Dimensions: V vocabulary.
+"""
 
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from gatedrnn.core.checks import positive_number
+from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.models.language_model import LanguageModel
 
 
 @torch.no_grad()
 def generate(
-    model: LanguageModel, prompt: list[int], *, temperature: float = 1.0, generator: torch.Generator | None = None
+    model: LanguageModel,
+    prompt: list[int],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
 ) -> Iterator[int]:
     """Sample ids without end, one at a time, from softmax(logits / temperature), the state carried.
 
     Args:
         prompt: ids that came before, at least one (`<eos>` opens a text).
         temperature: above 0; small is greedy.
+        top_k: sample from the k most probable only, None for all.
+        top_p: sample from the fewest most probable whose probabilities, among those k, sum to p or more; in (0, 1].
         generator: on the CPU; None for torch's global one.
 
-    Raises: ArgumentError: the temperature is not above 0, or a prompt id is out of range.
+    Equations: top_p is nucleus sampling, Holtzman et al. 2020. Departs: none.
+    Raises: ArgumentError: an option is out of range, or a prompt id is.
     """
     positive_number("generate.temperature", temperature)
+    if top_k is not None:
+        positive_int("generate.top_k", top_k)
+    if not 0 < top_p <= 1:
+        raise ArgumentError("generate.top_p", "must lie in (0, 1]", top_p, "Give a number such as 0.9")
     device = model.embedding.weight.device
     output = model(torch.tensor(prompt, device=device)[:, None])
     while True:
-        weights = torch.softmax(output.logits[-1, 0].double().cpu() / temperature, -1)
-        token = int(torch.multinomial(weights, 1, generator=generator))
+        weights_V = _weights(output.logits[-1, 0].double().cpu(), temperature, top_k, top_p)
+        token = int(torch.multinomial(weights_V, 1, generator=generator))
         yield token
         output = model(torch.tensor([[token]], device=device), output.states)
+
+
+def _weights(logits_V: Tensor, temperature: float, top_k: int | None, top_p: float) -> Tensor:
+    """Relative probabilities of what may be sampled, 0 for the rest."""
+    weights_V = torch.softmax((logits_V - logits_V.max()) / temperature, -1)
+    if top_k is None and top_p == 1:
+        return weights_V
+    kept, ids = weights_V.topk(min(top_k or len(weights_V), len(weights_V)))
+    kept /= kept.sum()
+    if top_p < 1:
+        kept[kept.cumsum(0) - kept >= top_p] = 0  # those before suffice
+    return torch.zeros_like(weights_V).scatter_(0, ids, kept)

@@ -1,13 +1,25 @@
-"""Exact perplexity: every token of the stream predicted once, nats divided by their number."""
+"""Exact perplexity: every token of the text predicted once, nats divided by their number.
+
+Dimensions: T steps of a window, B batch.
+"""
 
 import math
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Vocabulary, windows
+from gatedrnn.data.batching import PAD_TARGET
+from gatedrnn.models.surprisal import evaluating, token_losses, window_losses
+from gatedrnn.training.cache import Cache, CacheMemory
+from gatedrnn.training.dynamic import Dynamic, adapting
 
 
 @dataclass(frozen=True)
@@ -19,31 +31,91 @@ class Evaluation:
     tokens: int
 
 
-@torch.no_grad()
 def evaluate(
-    model: nn.Module, tokens: np.ndarray, vocabulary: Vocabulary, *, batch_size: int = 1, sequence_length: int = 70
+    model: nn.Module,
+    tokens: np.ndarray,
+    vocabulary: Vocabulary,
+    *,
+    batch_size: int = 1,
+    sequence_length: int = 70,
+    reset: bool = False,
+    cache: Cache | None = None,
+    dynamic: Dynamic | None = None,
 ) -> Evaluation:
-    """Perplexity of a stream, the state carried over windows.
+    """Perplexity of a stream, the state carried over windows or reset at each sentence.
 
     Args:
-        model: a LanguageModel, in any mode; it is put back into it.
+        model: a LanguageModel, in any mode; its mode and its weights are put back.
         tokens: ids [N].
         batch_size: stretches read side by side; each starts without context, so 1 is exact and more is faster.
         sequence_length: steps a window; changes memory, not the result.
+        reset: read each sentence from a fresh state after `<eos>`; batches are then formed by length and change nothing.
+        cache: mix a continuous cache in, one for each stretch.
+        dynamic: learn from each of its segments once it is scored.
 
-    Raises: DataError: no token.
+    Raises: DataError: no token. ArgumentError: a size is not positive, or `reset` comes with `cache` or `dynamic`.
     """
-    training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    total, count, states = 0.0, 0, None
-    for window in windows(tokens, min(batch_size, len(tokens)), sequence_length, vocabulary.ids[EOS]):
-        inputs, targets = (torch.from_numpy(a).to(device) for a in (window.inputs_TB, window.targets_TB))
-        output = model(inputs, states, targets=targets)
-        states = output.states
-        if window.tokens:
-            total += float(output.loss) * window.tokens
-            count += window.tokens
-    model.train(training)
+    if reset and (cache or dynamic):
+        rule = "excludes a cache and dynamic evaluation, which go on from sentence to sentence"
+        raise ArgumentError("evaluate.reset", rule, f"{cache or dynamic}", "Carry the state")
+    if not len(tokens):
+        raise DataError("evaluate.tokens", "must hold at least one token", 0, "Check the text")
+    eos = vocabulary.ids[EOS]
+    with evaluating(model):
+        if reset:
+            total, count = _by_sentence(model, tokens, eos)
+        else:
+            length = dynamic.segment if dynamic else sequence_length
+            batches = _batches(model, tokens, min(batch_size, len(tokens)), length, eos)
+            total, count = _adaptive(model, batches, cache, dynamic) if cache or dynamic else _plain(model, batches)
     loss = total / count
     return Evaluation(loss, math.exp(loss) if loss < 700 else math.inf, count)
+
+
+def _batches(model: nn.Module, tokens: np.ndarray, size: int, length: int, eos: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets [T, B] of every window, on the model's device; a window of padding alone is left out."""
+    device = next(model.parameters()).device
+    for window in windows(tokens, size, length, eos):
+        if window.tokens:
+            yield torch.from_numpy(window.inputs_TB).to(device), torch.from_numpy(window.targets_TB).to(device)
+
+
+@torch.no_grad()
+def _plain(model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, int]:
+    """Nats and tokens, the state carried."""
+    total, count, states = 0.0, 0, None
+    for inputs_TB, targets_TB in batches:
+        output = model(inputs_TB, states, targets=targets_TB)
+        size, states = int((targets_TB != PAD_TARGET).sum()), output.states
+        total, count = total + float(output.loss) * size, count + size
+    return total, count
+
+
+def _adaptive(
+    model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], cache: Cache | None, dynamic: Dynamic | None
+) -> tuple[float, int]:
+    """The same with a cache, with dynamic evaluation or with both."""
+    total, count, states = 0.0, 0, None
+    memory = CacheMemory(cache) if cache else None
+    with adapting(model, dynamic) if dynamic else nullcontext() as learn:
+        for inputs_TB, targets_TB in batches:
+            with torch.set_grad_enabled(learn is not None):
+                output = model(inputs_TB, states)
+                losses_TB = window_losses(output.logits, targets_TB)
+            predicted_TB = targets_TB != PAD_TARGET
+            size = int(predicted_TB.sum())
+            scored_TB = losses_TB.detach()
+            if memory:
+                scored_TB = memory.mix(scored_TB, output.hidden.detach(), targets_TB)
+            total, count = total + float(scored_TB[predicted_TB].sum()), count + size
+            if learn:
+                learn(losses_TB.sum() / size)
+            states = [tuple(state.detach() for state in layer) for layer in output.states]
+    return total, count
+
+
+def _by_sentence(model: Any, tokens: np.ndarray, eos: int) -> tuple[float, int]:
+    """The same with a fresh state for each sentence."""
+    ends = [*(np.flatnonzero(tokens == eos) + 1), len(tokens)]
+    sentences = (tokens[start:end].tolist() for start, end in pairwise([0, *ends]) if start < end)
+    return sum(float(losses_T.sum()) for losses_T in token_losses(model, sentences, eos)), len(tokens)

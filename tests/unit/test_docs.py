@@ -68,6 +68,6 @@ def test_first_readme_block_runs(run_folder):
 
 
 def test_layers_and_gates_blocks_run():
-    for page in ("docs/layers.md", "docs/gates.md"):
+    for page in ("docs/layers.md", "docs/gates.md", "docs/evaluation.md"):
         for source in blocks(page):
             run_blocks([source], page)

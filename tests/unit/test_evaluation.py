@@ -1,0 +1,405 @@
+"""Evaluation by carried and reset state, continuous cache, dynamic evaluation, surprisal and sampling, on tiny models."""
+
+import math
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.data import EOS, Vocabulary
+from gatedrnn.models import LanguageModel, LanguageModelConfig, generate, surprisals
+from gatedrnn.models import surprisal as surprisal_module
+from gatedrnn.training.cache import Cache
+from gatedrnn.training.dynamic import Dynamic
+from gatedrnn.training.evaluation import evaluate
+
+WORDS = ["the", "cat", "sees", "a", "dog", "and", "runs", "off"]
+VOCABULARY = Vocabulary.build([WORDS], min_count=1)
+EOS_ID = VOCABULARY.ids[EOS]
+NO_CACHE = Cache(lambda_=0.0)
+
+
+def make_model(cell="onlstm", seed=1, scale=6.0, **options):
+    """An untrained model with pronounced predictions, in double precision and training mode, with dropout."""
+    torch.manual_seed(seed)
+    options = {"embedding_size": 6, "hidden_sizes": (8, 6), "chunk_size": 2, "output_dropout": 0.3} | options
+    model = LanguageModel(LanguageModelConfig(len(VOCABULARY), cell=cell, **options), backend="reference").double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    return model
+
+
+def make_text(sentences=12, seed=0, longest=7):
+    rng = np.random.default_rng(seed)
+    texts = [rng.integers(2, len(VOCABULARY), rng.integers(1, longest + 1)).tolist() for _ in range(sentences)]
+    return texts, np.array([i for ids in texts for i in [*ids, EOS_ID]], np.int32)
+
+
+@pytest.fixture(params=["onlstm", "gru"])
+def model(request):
+    return make_model(request.param)
+
+
+def naive(model, tokens):
+    """Probability of each token given all before, and the hidden states [N, H] they were predicted from."""
+    inputs = torch.tensor([EOS_ID, *tokens[:-1].tolist()])[:, None]
+    with torch.no_grad():
+        output = model.eval()(inputs)
+    probabilities = torch.softmax(output.logits[:, 0], -1)
+    return probabilities, output.hidden[:, 0]
+
+
+def perplexity(probabilities):
+    return math.exp(-sum(math.log(p) for p in probabilities) / len(probabilities))
+
+
+# ---------------------------------------------------------------- carried and reset
+
+
+@pytest.mark.parametrize("sequence_length", [1, 7, 1000])
+def test_carried_state_reads_the_text_as_one(model, sequence_length):
+    tokens = make_text()[1]
+    expected = perplexity([float(p[t]) for p, t in zip(naive(model, tokens)[0], tokens, strict=True)])
+    found = evaluate(model, tokens, VOCABULARY, sequence_length=sequence_length)
+    assert found.perplexity == pytest.approx(expected, rel=1e-9)
+    assert found.tokens == len(tokens)
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["whole", "last sentence cut"])
+def test_reset_state_is_one_sentence_at_a_time(model, monkeypatch, ends):
+    texts, tokens = make_text(150)
+    if not ends:
+        texts[-1], tokens = texts[-1][:3], tokens[: len(tokens) - 1 - max(0, len(texts[-1]) - 3)]
+    sentences = [[*ids, EOS_ID] for ids in texts]
+    if not ends:
+        sentences[-1] = texts[-1]
+    nats = sum(
+        -math.log(float(p[t])) for ids in sentences for p, t in zip(naive(model, np.array(ids))[0], ids, strict=True)
+    )
+    found = evaluate(model, tokens, VOCABULARY, reset=True)
+    assert found.tokens == len(tokens)
+    assert found.loss_nats == pytest.approx(nats / len(tokens), rel=1e-9)
+    assert found.loss_nats != pytest.approx(evaluate(model, tokens, VOCABULARY).loss_nats, rel=1e-4)
+    monkeypatch.setattr(surprisal_module, "_LOGITS", 1)
+    monkeypatch.setattr(surprisal_module, "_SORTED_SEQUENCES", 40)
+    assert evaluate(model, tokens, VOCABULARY, reset=True).loss_nats == pytest.approx(found.loss_nats, rel=1e-12)
+
+
+@pytest.mark.parametrize("how", [{}, {"reset": True}, {"cache": Cache()}, {"dynamic": Dynamic()}])
+def test_the_mode_of_the_model_is_put_back_and_no_token_is_an_error(model, how):
+    assert model.training
+    evaluate(model, make_text(3)[1], VOCABULARY, **how)
+    assert model.training
+    with pytest.raises(DataError, match="must hold at least one token; got 0"):
+        evaluate(model, np.array([], np.int32), VOCABULARY, **how)
+
+
+@pytest.mark.parametrize("how", [{"cache": Cache()}, {"dynamic": Dynamic()}])
+def test_reset_excludes_what_reads_on(model, how):
+    with pytest.raises(ArgumentError, match=r"evaluate\.reset: excludes a cache and dynamic evaluation"):
+        evaluate(model, make_text(3)[1], VOCABULARY, reset=True, **how)
+
+
+# ---------------------------------------------------------------- continuous cache
+
+
+def naive_cache(model, tokens, cache):
+    """Grave et al. 2017, eq. 2-3, one token at a time."""
+    probabilities, hidden = naive(model, tokens)
+    mixed = []
+    for t, token in enumerate(tokens):
+        p = float(probabilities[t, token])
+        past = range(max(0, t - cache.window), t)
+        if past:
+            weights = {i: math.exp(cache.theta * float(hidden[t] @ hidden[i])) for i in past}
+            cached = sum(w for i, w in weights.items() if tokens[i] == token) / sum(weights.values())
+            p = (1 - cache.lambda_) * p + cache.lambda_ * cached
+        mixed.append(p)
+    return mixed
+
+
+@pytest.mark.parametrize(
+    "cache", [Cache(), Cache(window=1), Cache(window=5, theta=2.0, lambda_=0.4), Cache(9, 0.1, 0.9)]
+)
+@pytest.mark.parametrize("sequence_length", [1, 4, 70])
+def test_the_cache_is_exact(model, cache, sequence_length):
+    tokens = make_text(10)[1]
+    found = evaluate(model, tokens, VOCABULARY, sequence_length=sequence_length, cache=cache)
+    assert found.perplexity == pytest.approx(perplexity(naive_cache(model, tokens, cache)), rel=1e-9)
+    assert found.tokens == len(tokens)
+
+
+def test_each_stretch_has_a_cache_of_its_own(model):
+    tokens, cache = make_text(9)[1], Cache(6, 1.0, 0.3)
+    size = -(-len(tokens) // 4)
+    parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+    assert len(parts[-1]) < size
+    nats = 0.0
+    for k, part in enumerate(parts):  # a later stretch is read from the token before it
+        before = np.array([EOS_ID if k == 0 else parts[k - 1][-1]])
+        with torch.no_grad():
+            output = model.eval()(torch.tensor([*before, *part[:-1]])[:, None])
+        log_p = torch.log_softmax(output.logits[:, 0], -1)
+        hidden = output.hidden[:, 0]
+        for t, token in enumerate(part):
+            p, past = float(log_p[t, token].exp()), range(max(0, t - cache.window), t)
+            if past:
+                weights = torch.softmax(cache.theta * hidden[list(past)] @ hidden[t], 0)
+                cached = sum(float(w) for w, i in zip(weights, past, strict=True) if part[i] == token)
+                p = (1 - cache.lambda_) * p + cache.lambda_ * cached
+            nats -= math.log(p)
+    found = evaluate(model, tokens, VOCABULARY, batch_size=4, sequence_length=3, cache=cache)
+    assert found.loss_nats == pytest.approx(nats / len(tokens), rel=1e-9)
+
+
+def test_a_cache_without_share_is_the_model_alone(model):
+    tokens = make_text()[1]
+    plain = evaluate(model, tokens, VOCABULARY)
+    assert evaluate(model, tokens, VOCABULARY, cache=NO_CACHE).loss_nats == pytest.approx(plain.loss_nats, rel=1e-12)
+
+
+def test_a_sharp_cache_stays_finite():
+    model = make_model(scale=12.0).float()
+    assert math.isfinite(evaluate(model, make_text()[1], VOCABULARY, cache=Cache(theta=1e4)).loss_nats)
+
+
+def test_a_cache_helps_where_words_repeat(model):
+    tokens = np.array([2, 3, EOS_ID] * 30, np.int32)
+    found = evaluate(model, tokens, VOCABULARY, cache=Cache(theta=0.001, lambda_=0.5))
+    assert found.perplexity < 0.7 * evaluate(model, tokens, VOCABULARY).perplexity
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window": 0}, "cache.window: must be a positive integer; got 0"),
+        ({"theta": 0.0}, "cache.theta: must be a finite number above 0; got 0"),
+        ({"theta": math.nan}, "cache.theta: must be a finite number above 0; got nan"),
+        ({"lambda_": 1.0}, r"cache.lambda: must lie in \[0, 1\); got 1"),
+        ({"lambda_": -0.1}, r"cache.lambda: must lie in \[0, 1\); got -0.1"),
+    ],
+)
+def test_a_cache_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        Cache(**settings)
+
+
+# ---------------------------------------------------------------- dynamic evaluation
+
+
+def naive_dynamic(model, tokens, dynamic):
+    """Krause et al. 2018 with the mean squares of the segments so far, on a copy, by torch's own loss."""
+    model = make_copy(model)
+    weights = list(model.parameters())
+    originals, gradients, states, nats = [w.detach().clone() for w in weights], [], None, 0.0
+    for start in range(0, len(tokens), dynamic.segment):
+        targets = torch.as_tensor(tokens[start : start + dynamic.segment]).long()
+        before = EOS_ID if start == 0 else int(tokens[start - 1])
+        output = model(torch.cat([torch.tensor([before]), targets[:-1]])[:, None], states)
+        loss = F.cross_entropy(output.logits[:, 0], targets)
+        nats += float(loss.detach()) * len(targets)
+        gradients.append(torch.autograd.grad(loss, weights))
+        states = [tuple(state.detach() for state in layer) for layer in output.states]
+        with torch.no_grad():
+            for k, (w, original) in enumerate(zip(weights, originals, strict=True)):
+                root = torch.stack([g[k] ** 2 for g in gradients]).mean(0).sqrt()
+                w += dynamic.decay * (original - w) - dynamic.rate * gradients[-1][k] / (root + 2e-3)
+    return nats / len(tokens)
+
+
+def make_copy(model):
+    other = LanguageModel(model.config, backend="reference").double().eval()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def weights_of(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("dynamic", [Dynamic(), Dynamic(rate=0.01, decay=0.1, segment=7), Dynamic(0.001, 0.0, 1)])
+def test_dynamic_evaluation_is_exact(model, dynamic):
+    tokens = make_text()[1]
+    found = evaluate(model, tokens, VOCABULARY, dynamic=dynamic)
+    assert found.loss_nats == pytest.approx(naive_dynamic(model, tokens, dynamic), rel=1e-9)
+    assert found.loss_nats != pytest.approx(evaluate(model, tokens, VOCABULARY).loss_nats, rel=1e-6)
+
+
+def test_dynamic_evaluation_learns_from_what_repeats(model):
+    tokens = np.array([2, 3, 4, 5, EOS_ID] * 40, np.int32)
+    found = evaluate(model, tokens, VOCABULARY, dynamic=Dynamic(rate=0.02))
+    assert found.perplexity < 0.8 * evaluate(model, tokens, VOCABULARY).perplexity
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("cache", [None, Cache(20, 0.3, 0.2)])
+def test_dynamic_evaluation_leaves_no_trace(model, batch_size, cache):
+    tokens, before = make_text()[1], weights_of(model)
+    plain = evaluate(model, tokens, VOCABULARY, batch_size=batch_size, cache=cache)
+    found = evaluate(model, tokens, VOCABULARY, batch_size=batch_size, cache=cache, dynamic=Dynamic(rate=0.01))
+    assert found.loss_nats != plain.loss_nats and found.tokens == len(tokens)
+    assert same(before, weights_of(model))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert evaluate(model, tokens, VOCABULARY, batch_size=batch_size, cache=cache) == plain
+
+
+@pytest.mark.parametrize("cache", [None, Cache(20, 0.3, 0.2)])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_a_rate_of_zero_learns_nothing(model, cache, decay):
+    tokens = make_text()[1]
+    plain = evaluate(model, tokens, VOCABULARY, cache=cache)
+    found = evaluate(model, tokens, VOCABULARY, cache=cache, dynamic=Dynamic(0.0, decay, 9))
+    assert found.loss_nats == pytest.approx(plain.loss_nats, rel=1e-12)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_weights_are_put_back_after_an_interruption(model, monkeypatch, error):
+    before, calls = weights_of(model), []
+    forward = LanguageModel.forward
+
+    def interrupted(self, *arguments, **options):
+        calls.append(same(before, weights_of(self)))
+        if len(calls) == 4:
+            raise error
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(LanguageModel, "forward", interrupted)
+    with pytest.raises(error):
+        evaluate(model, make_text(30)[1], VOCABULARY, dynamic=Dynamic(rate=0.01))
+    assert calls == [True, False, False, False]
+    assert same(before, weights_of(model)) and model.training
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rate": -1.0}, r"dynamic.rate: must lie in \[0, 1\]; got -1"),
+        ({"rate": math.nan}, r"dynamic.rate: must lie in \[0, 1\]; got nan"),
+        ({"decay": 1.5}, "dynamic.decay: must be a probability between 0 and 1; got 1.5"),
+        ({"segment": 0}, "dynamic.segment: must be a positive integer; got 0"),
+    ],
+)
+def test_a_dynamic_evaluation_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        Dynamic(**settings)
+
+
+# ---------------------------------------------------------------- surprisal
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_surprisal_of_each_word_and_of_the_end(model, carried):
+    texts, tokens = make_text(20)
+    found = list(surprisals(model, iter(texts), EOS_ID, carried=carried))
+    assert [len(bits) for bits in found] == [len(ids) + 1 for ids in texts]
+    if carried:
+        expected = [-math.log2(float(p[t])) for p, t in zip(naive(model, tokens)[0], tokens, strict=True)]
+    else:
+        whole = [[*ids, EOS_ID] for ids in texts]
+        expected = [
+            -math.log2(float(p[t])) for ids in whole for p, t in zip(naive(model, np.array(ids))[0], ids, strict=True)
+        ]
+    assert [b for bits in found for b in bits] == pytest.approx(expected, rel=1e-9)
+    how = {} if carried else {"reset": True}
+    evaluation = evaluate(model, tokens, VOCABULARY, **how)
+    total = sum(map(sum, found))
+    assert total == pytest.approx(evaluation.tokens * evaluation.loss_nats / math.log(2), rel=1e-9)
+
+
+def test_surprisal_handles_no_sentence_one_end_alone_and_a_long_one(model):
+    assert list(surprisals(model, [], EOS_ID)) == []
+    assert [len(bits) for bits in surprisals(model, [[], [2] * 500], EOS_ID)] == [1, 501]
+
+
+def test_surprisal_reads_no_further_than_it_must(model):
+    taken = []
+
+    def endless():
+        while True:
+            taken.append(1)
+            yield [2, 3]
+
+    next(surprisals(model, endless(), EOS_ID))
+    assert len(taken) <= 1024
+    taken.clear()
+    next(surprisals(model, endless(), EOS_ID, carried=True))
+    assert len(taken) == 1
+
+
+def test_surprisal_refuses_a_foreign_id(model):
+    with pytest.raises(ArgumentError, match="ids must lie in 0…9; got 99"):
+        list(surprisals(model, [[2, 99]], EOS_ID))
+
+
+# ---------------------------------------------------------------- sampling
+
+
+def sample(model, words=40, seed=3, **how):
+    return list(islice(generate(model.eval(), [EOS_ID], generator=torch.Generator().manual_seed(seed), **how), words))
+
+
+def greedy(model, words=40):
+    ids = [EOS_ID]
+    with torch.no_grad():
+        for _ in range(words):
+            ids.append(int(model.eval()(torch.tensor(ids)[:, None]).logits[-1, 0].argmax()))
+    return ids[1:]
+
+
+def test_the_seed_decides(model):
+    assert sample(model) == sample(model)
+    assert sample(model) != sample(model, seed=4)
+    assert sample(model, top_k=3, top_p=0.8) == sample(model, top_k=3, top_p=0.8)
+
+
+@pytest.mark.parametrize("how", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-9}, {"temperature": 1e-300}])
+def test_every_way_to_be_greedy(model, how):
+    assert sample(model, **how) == greedy(model)
+
+
+def test_filters_wide_open_filter_nothing(model):
+    plain = sample(model)
+    assert sample(model, top_p=1.0) == sample(model, top_k=len(VOCABULARY)) == sample(model, top_k=10**9) == plain
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(3, 1.0), (None, 0.6), (4, 0.7)])
+def test_filters_keep_the_most_probable(top_k, top_p):
+    """Frequencies of the first word beside the distribution worked out by hand."""
+    model = make_model(scale=1.5).eval()
+    with torch.no_grad():
+        p = torch.softmax(model(torch.tensor([[EOS_ID]])).logits[-1, 0] / 0.7, -1)
+    order = p.argsort(descending=True)[: top_k or len(p)].tolist()
+    mass, kept = 0.0, []
+    for i in order:
+        if mass >= top_p * float(p[order].sum()):
+            break
+        kept.append(i)
+        mass += float(p[i])
+    assert 1 < len(kept) < len(p)
+    draws = [sample(model, 1, seed, temperature=0.7, top_k=top_k, top_p=top_p)[0] for seed in range(400)]
+    assert set(draws) == set(kept)
+    for i in kept:
+        assert draws.count(i) / len(draws) == pytest.approx(float(p[i]) / mass, abs=0.08)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"temperature": 0.0}, "generate.temperature: must be a finite number above 0; got 0"),
+        ({"top_k": 0}, "generate.top_k: must be a positive integer; got 0"),
+        ({"top_p": 0.0}, r"generate.top_p: must lie in \(0, 1\]; got 0"),
+        ({"top_p": 1.5}, r"generate.top_p: must lie in \(0, 1\]; got 1.5"),
+        ({"top_p": math.nan}, r"generate.top_p: must lie in \(0, 1\]; got nan"),
+    ],
+)
+def test_a_filter_that_cannot_be_is_refused(model, how, message):
+    with pytest.raises(ArgumentError, match=message):
+        sample(model, 1, **how)
