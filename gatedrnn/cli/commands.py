@@ -83,7 +83,11 @@ def _train(config: Any, out: Path, options: Options) -> int:
         known = Vocabulary.load(out / VOCABULARY_FILE) if begun else None
         corpus = Corpus(find_splits(data or out / "text"), known, **reading)
         corpus.cache(out / TOKENS_FOLDER)
-    _describe(console, corpus, config.model.cell, out)
+    _describe(
+        console,
+        corpus,
+        f"{'going on with' if begun else 'training'} {config.model.cell} {'in' if begun else 'into'} {out}",
+    )
     with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs) as display:
         outcome = run_training(config, corpus, out, display, resume=options.resume)
     if _rank() > 0:
@@ -366,7 +370,7 @@ def _draw(path: Path, spans: Any, words: list[str]) -> None:
     write_text(path, svgling.draw_tree(spans_to_tree(spans, words)).get_svg().tostring())
 
 
-def _describe(console: Console, corpus: Corpus, cell: str, out: Path) -> None:
+def _describe(console: Console, corpus: Corpus, doing: str) -> None:
     parts = [f"{split} {size:,}" for split, size in corpus.sizes.items()]
     named = {"word": "words", "char": "characters", "subword": "subwords"}[corpus.vocabulary.level]
     unknown = 100 * corpus.unknown["valid"] / corpus.sizes["valid"]
@@ -375,7 +379,7 @@ def _describe(console: Console, corpus: Corpus, cell: str, out: Path) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    console.print(f"training {cell} into {out}", highlight=False, soft_wrap=True)
+    console.print(doing, highlight=False, soft_wrap=True)
 
 
 def _score_table(title: str) -> Table:
