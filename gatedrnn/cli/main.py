@@ -1,5 +1,6 @@
 """`gatedrnn COMMAND`: one parser, one place where errors become one line and an exit code (0 done, 1 error, 2 usage)."""
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -182,7 +183,15 @@ def build_parser() -> ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Returns: 0, or 1 on an error; usage errors exit with 2."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    code = _main(sys.argv[1:] if arguments is None else arguments)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # gloo's threads may deadlock or abort while the interpreter ends
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _main(arguments: list[str]) -> int:
     try:
         return _dispatch(arguments)
     except GatedRNNError as error:

@@ -5,7 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
 
 from gatedrnn.core.errors import ArgumentError
@@ -33,13 +32,6 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
         ) from error
     fabric.seed_everything(training.seed + fabric.global_rank, verbose=False)
     return fabric
-
-
-def leave(fabric: Fabric) -> None:
-    """Part from the other processes once all are done; none is left waiting for one that is gone."""
-    if fabric.world_size > 1:
-        fabric.barrier()
-        torch.distributed.destroy_process_group()
 
 
 def _tensorboard(folder: Path) -> Any:

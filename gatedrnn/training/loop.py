@@ -25,7 +25,7 @@ from gatedrnn.models.saving import load_weights, save_weights
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
-from gatedrnn.training.distribution import leave, make_fabric
+from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.penalties import penalties
 from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_free, locked, write_run
@@ -94,9 +94,7 @@ def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, 
         loop = Loop(config, corpus, folder, display, fabric, model)
         if saved is not None:
             restore(loop, *saved)
-        outcome = loop.run()
-        leave(fabric)
-        return outcome
+        return loop.run()
 
 
 class Loop:
