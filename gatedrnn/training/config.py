@@ -33,7 +33,7 @@ class TrainingConfig:
         optimizer: adam, adamw or sgd.
         learning_rate: after warm-up.
         warmup_steps: over which the learning rate rises from 0.
-        schedule: plateau, cosine (to 0 over all epochs) or constant.
+        schedule: plateau, cosine (to 0 over all epochs, or over the minutes if they end first) or constant.
         plateau_factor: the learning rate is multiplied by it after an epoch that does not improve enough.
         plateau_threshold: the share of the validation loss by which an epoch must improve on the best.
         weight_decay: L2, decoupled for adamw.

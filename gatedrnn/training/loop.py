@@ -121,11 +121,13 @@ class Loop:
         self.states: Any = None
         self.session_began = self.saved_at = time.monotonic()
         self.stop: str | None = None
+        self.spent = 0.0
 
     def run(self) -> Outcome:
         """Train to the end."""
         training, p = self.config.training, self.progress
-        if p.step and self._mean(self._out_of_time())[0]:
+        self.spent = self._mean(self._spent())[0]
+        if p.step and self.spent >= 1:
             self.stop = self._budget()
         with _signals(self):
             while self.stop is None and not self._finished():
@@ -180,8 +182,12 @@ class Loop:
         began, before = time.monotonic(), p.tokens
         while p.batch < len(batches):
             window = batches[p.batch]
-            loss, stop, late, due = self._mean(
-                self._step(window, len(batches)), self.stop is not None, self._out_of_time(), self._checkpoint_is_due()
+            loss, stop, late, due, self.spent = self._mean(
+                self._step(window, len(batches)),
+                self.stop is not None,
+                self._out_of_time(),
+                self._checkpoint_is_due(),
+                self._spent(),
             )  # what a clock or a signal says to one process, all must do in the same step
             self._check("loss", loss, loss < _EXPLODED_NATS)
             p.batch, p.step = p.batch + 1, p.step + 1
@@ -204,9 +210,10 @@ class Loop:
         """One optimiser step; this process's share of the loss, times the number of processes."""
         training, p = self.config.training, self.progress
         window = whole.part(self.fabric.global_rank, self.fabric.world_size)
-        length = len(whole.inputs_TB)
+        main = training if p.stage == "main" else replace(training, schedule="constant", warmup_steps=0)
+        now = rate(main, p.base_rate, p.step, steps * training.epochs, len(whole.inputs_TB), self.spent)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate(training, p.base_rate, p.step, steps * training.epochs, length)
+            group["lr"] = now
         inputs_TB, targets_TB = (self._tensor(array) for array in (window.inputs_TB, window.targets_TB))
         lengths_B = None if window.lengths_B is None else self._tensor(window.lengths_B)
         states = self.states if training.unit == "stream" else None
@@ -285,9 +292,13 @@ class Loop:
     def _seconds(self) -> float:
         return self.progress.seconds + time.monotonic() - self.session_began
 
-    def _out_of_time(self) -> bool:
+    def _spent(self) -> float:
+        """The share of the budget of minutes that is spent, another validation included."""
         minutes = self.config.training.minutes
-        return minutes is not None and self._seconds() + self.progress.validation_seconds >= 60 * minutes
+        return 0.0 if minutes is None else (self._seconds() + self.progress.validation_seconds) / (60 * minutes)
+
+    def _out_of_time(self) -> bool:
+        return self._spent() >= 1
 
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self.saved_at > 60 * self.config.training.checkpoint_minutes

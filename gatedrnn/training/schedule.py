@@ -5,18 +5,19 @@ import math
 from gatedrnn.training.config import TrainingConfig
 
 
-def rate(training: TrainingConfig, base: float, step: int, steps: int, length: int) -> float:
+def rate(training: TrainingConfig, base: float, step: int, steps: int, length: int, spent: float = 0.0) -> float:
     """The learning rate of one step.
 
     Args:
         base: `learning_rate`, as the plateau schedule has lowered it.
         step: from 0, of `steps` in all.
         length: of the window; with random lengths the rate is in proportion to it (Merity, Keskar & Socher 2018).
+        spent: the share of the budget of minutes that is spent; cosine ends with the steps or the budget, whichever is first.
     """
     if step < training.warmup_steps:
         base *= (step + 1) / training.warmup_steps
     elif training.schedule == "cosine":
-        done = (step - training.warmup_steps) / max(1, steps - training.warmup_steps)
+        done = max(spent, (step - training.warmup_steps) / max(1, steps - training.warmup_steps))
         base *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
     return base * length / training.sequence_length if training.random_lengths else base
 

@@ -323,6 +323,8 @@ def test_the_learning_rate_over_steps():
     assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rates[14] == pytest.approx(0.5) and 0 < rates[-1] < 0.01
     assert rates[3:] == sorted(rates[3:], reverse=True)
+    assert rate(cosine, 1.0, 14, 24, 10, spent=0.75) == pytest.approx(0.1464, abs=1e-4)
+    assert rate(cosine, 1.0, 14, 24, 10, spent=1.2) == 0
     random_lengths = replace(TRAINING, random_lengths=True, schedule="constant")
     assert rate(random_lengths, 30.0, 99, 100, 35) == pytest.approx(30.0 * 35 / 10)
 
