@@ -33,21 +33,36 @@ class LockedDropout(nn.Module):
 
 @final
 class EmbeddingDropout(nn.Module):
-    """Drops whole rows of an embedding: a dropped word is absent everywhere in the batch.
+    """Drops whole words: a dropped one is absent everywhere in the batch.
 
-    Args: p: probability that a row is dropped.
+    The same as dropping rows of the embedding's weights, without a visit of those that are not in the batch.
+    Args: p: probability that a word is dropped.
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = probability("EmbeddingDropout.p", p)
 
-    def forward(self, weight: Tensor) -> Tensor:
-        """Embedding weights [V, E] → [V, E] with rows zeroed and the rest scaled by 1 / (1 − p)."""
+    def forward(self, embedded_TBE: Tensor, tokens_TB: Tensor, vocabulary_size: int) -> Tensor:
+        """Embedded words [T, B, E] of ids [T, B] → the same, dropped words zero and the rest scaled by 1 / (1 − p)."""
         if not self.training or self.p == 0.0:
-            return weight
-        return weight * F.dropout(weight.new_ones(len(weight), 1), self.p)
+            return embedded_TBE
+        mask_V1 = F.dropout(embedded_TBE.new_ones(vocabulary_size, 1), self.p)
+        return embedded_TBE * F.embedding(tokens_TB, mask_V1)
 
     def extra_repr(self) -> str:
         """The rate, for repr."""
         return f"p={self.p}"
+
+
+def dropped_weight(weight: Tensor, p: float) -> Tensor:
+    """`weight` with each element dropped with probability p, the rest scaled by 1 / (1 − p) (DropConnect, Wan et al. 2013).
+
+    On the CPU four masks are read off one random number of 64 bits, so that p is met to 1 / 65536: torch.nn.functional.dropout
+    draws a number for each element, which for a weight takes a good part of a training step.
+    """
+    if weight.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < p < 1:
+        return F.dropout(weight, p)
+    bits = torch.empty(-(-weight.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
+    kept = bits.view(torch.int16)[: weight.numel()].view(weight.shape) >= round(p * 65536) - 32768
+    return weight * kept.to(weight.dtype).mul_(1 / (1 - p))

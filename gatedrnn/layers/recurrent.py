@@ -16,6 +16,7 @@ from gatedrnn.cells import Cell, Params, State
 from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
+from gatedrnn.layers.dropout import dropped_weight
 from gatedrnn.layers.inputs import Batch, read_input, read_state
 from gatedrnn.layers.repeat import again, forget, remember, small
 from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, fold_noise, plan_noise, scale
@@ -164,7 +165,8 @@ class RecurrentBase(nn.Module, ABC):
         """The request for one layer and direction (`place` counts both), with its temperature, and weight dropout drawn."""
         layer, suffix = self._places()[place]
         weights = {name: getattr(self, f"{name}_l{layer}{suffix}") for name in self._shapes(1)}
-        weights["weight_hh"] = F.dropout(weights["weight_hh"], self.weight_dropout, self.training)
+        if self.training and self.weight_dropout:
+            weights["weight_hh"] = dropped_weight(weights["weight_hh"], self.weight_dropout)
         extras = {extra.name: weights.pop(extra.name) for extra in self.spec.extras}
         scale_R = scale(self.spec, self.gates, self.training, weights["weight_hh"])
         params = Params(**weights, extras=extras)

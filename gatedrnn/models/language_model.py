@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gatedrnn.cells import State, Trace
 from gatedrnn.core.errors import ArgumentError
@@ -133,7 +132,8 @@ class LanguageModel(nn.Module):
                 "LanguageModel.states", f"must have {len(self.layers)} layers", len(states), "Pass on output.states"
             )
         self._check_ids("tokens", tokens)
-        hidden = self.input_dropout(F.embedding(tokens, self.embedding_dropout(self.embedding.weight)))
+        embedded = self.embedding_dropout(self.embedding(tokens), tokens, self.embedding.num_embeddings)
+        hidden = self.input_dropout(embedded)
         finals: States = []
         traces: list[Trace] = []
         for index, layer in enumerate(self.layers[:depth]):  # type: ignore[arg-type]

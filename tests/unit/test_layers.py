@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from gatedrnn import CELLS, GRU, LSTM, ONLSTM, RNN, ArgumentError, CoupledLSTM, Gates, PeepholeLSTM, Recurrent
 from gatedrnn.layers import EmbeddingDropout, LockedDropout
+from gatedrnn.layers.dropout import dropped_weight
 
 T, B, D, H = 4, 3, 5, 6
 X = torch.randn(T, B, D, generator=torch.Generator().manual_seed(0))
@@ -291,14 +292,32 @@ def test_locked_dropout_has_one_mask_for_all_steps():
     assert dropout.eval()(x) is x and torch.count_nonzero(LockedDropout(1.0)(x)) == 0
 
 
-def test_embedding_dropout_drops_whole_rows():
+def test_embedding_dropout_drops_whole_words():
     torch.manual_seed(0)
-    weight = torch.ones(400, 3)
-    ratio = EmbeddingDropout(0.2)(weight)
-    assert torch.equal(ratio, ratio[:, :1].expand_as(ratio))
+    tokens = torch.arange(400).repeat(2, 1).view(20, 40)  # every word twice
+    embedded, dropout = torch.ones(20, 40, 3), EmbeddingDropout(0.2)
+    ratio = dropout(embedded, tokens, 500).view(2, 400, 3)
+    assert torch.equal(ratio[0], ratio[1]) and torch.equal(ratio, ratio[..., :1].expand_as(ratio))
     torch.testing.assert_close(ratio.unique(), torch.tensor([0.0, 1.25]))
-    assert abs((ratio[:, 0] == 0).float().mean() - 0.2) < 0.1
-    assert EmbeddingDropout(0.2).eval()(weight) is weight
+    assert abs((ratio[0, :, 0] == 0).float().mean() - 0.2) < 0.1
+    assert dropout.eval()(embedded, tokens, 500) is embedded
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.45, 0.9, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dropped_weights(p, dtype):
+    torch.manual_seed(0)
+    weight = torch.ones(301, 333, dtype=dtype, requires_grad=True)
+    dropped = dropped_weight(weight, p)
+    assert dropped.dtype == dtype and abs((dropped == 0).double().mean().item() - p) < 0.006
+    scale = 1 / (1 - p) if p < 1 else 0.0
+    assert set(dropped.detach().unique().tolist()) <= {0.0, torch.tensor(scale, dtype=dtype).item()}
+    dropped.sum().backward()
+    assert torch.equal(weight.grad, dropped.detach())
+    columns = (dropped == 0).double().mean(0)  # masks that share a random number are as independent as others
+    assert (columns - p).abs().max() < 0.15
+    again = dropped_weight(weight, p)
+    assert p in (0.0, 1.0) or not torch.equal(again, dropped)
 
 
 @pytest.mark.parametrize("kind", [LockedDropout, EmbeddingDropout])
