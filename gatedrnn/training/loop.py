@@ -27,6 +27,7 @@ from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.evaluation import evaluate
+from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.penalties import penalties
 from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_free, locked, write_run
 from gatedrnn.training.schedule import no_longer_better, plateau, rate, starts_averaging
@@ -76,6 +77,7 @@ def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, 
         damaged. ArgumentError: the model cannot be built, the device is unknown, the text is another one, or the loss
         explodes; the run then holds the best weights and its checkpoints.
     """
+    keep_freed_memory()
     config = replace(config, model=replace(config.model, vocabulary_size=len(corpus.vocabulary)))
     fabric = make_fabric(config.training, folder)
     model = LanguageModel(config.model, config.training.backend)
