@@ -31,7 +31,7 @@ from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.penalties import penalties
 from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_free, locked, write_run
 from gatedrnn.training.schedule import no_longer_better, plateau, rate, starts_averaging
-from gatedrnn.training.state import Progress, checksum, collect, restore
+from gatedrnn.training.state import Progress, check_same, checksum, collect, restore
 
 _EXPLODED_NATS = 100.0
 
@@ -85,6 +85,8 @@ def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, 
         if not resume:
             check_free(folder)
         saved = checkpoint.load(folder)
+        if saved is not None:
+            check_same(saved[1], corpus, fabric.world_size)
         fabric.barrier()
         if fabric.is_global_zero:
             write_run(folder, config, corpus.vocabulary, fresh=saved is None)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.data import Corpus
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.run import cut_metrics
 
@@ -61,6 +62,20 @@ def checksum(tokens: np.ndarray) -> int:
     return total
 
 
+def check_same(values: dict[str, Any], corpus: Corpus, processes: int) -> None:
+    """Raises ArgumentError if a checkpoint is of another text or number of processes; before anything is written."""
+    now = checksum(corpus["train"])
+    if values["text"] != now:
+        rule, got = (
+            "must hold the text the run began with",
+            f"another text (checksum {now}, and {values['text']} before)",
+        )
+        raise ArgumentError("data.folder", rule, got, "Restore that text, or start another run")
+    if values["processes"] != processes:
+        rule, got = "must go on with as many processes as it had", f"{processes}, and {values['processes']} before"
+        raise ArgumentError("train --resume", rule, got, "Start as many")
+
+
 def collect(loop: "Loop") -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """All tensors of the training's state by name, those of every process included; the optimiser's groups."""
     optimizer = loop.optimizer.optimizer.state_dict()
@@ -93,15 +108,6 @@ def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) ->
     training = loop.config.training
     groups, precision = values.pop("groups"), values.pop("precision")
     loop.progress = p = Progress(**values)
-    now = checksum(loop.corpus["train"])
-    if p.text != now:
-        rule, got = "must hold the text the run began with", f"another text (checksum {now}, and {p.text} before)"
-        raise ArgumentError("data.folder", rule, got, "Restore that text, or start another run")
-    if p.processes != loop.fabric.world_size:
-        rule = "must go on with as many processes as it had"
-        raise ArgumentError(
-            "train --resume", rule, f"{loop.fabric.world_size}, and {p.processes} before", "Start as many"
-        )
     p.base_rate *= training.learning_rate / p.learning_rate
     p.learning_rate = training.learning_rate
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
