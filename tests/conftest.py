@@ -1,5 +1,8 @@
-"""What every test gets: one thread, and the folder of shared files (skipped where a clone has none)."""
+"""What every test gets: one thread, the folder of shared files (skipped where a clone has none), Triton's interpreter."""
 
+import importlib
+import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +10,11 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it as it is imported, and wherever a kernel is defined
+    importlib.import_module("gatedrnn.sequence.backends.triton.loops")
+    del os.environ["TRITON_INTERPRET"]  # for the other tests, the backend is not there
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -11,7 +11,7 @@ from gatedrnn import gates
 from gatedrnn.cells import CELLS
 from gatedrnn.layers import Recurrent, RecurrentBase
 from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale
-from gatedrnn.sequence.backends.cpu.plan import plan_for
+from gatedrnn.sequence.plan import plan_for
 
 
 def hops(name: str) -> dict[str, Any]:

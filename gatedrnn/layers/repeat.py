@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gatedrnn.sequence import Request, backend_for
 from gatedrnn.sequence.backends.cpu.backend import Cpu
-from gatedrnn.sequence.backends.cpu.modes import plain
+from gatedrnn.sequence.modes import plain
 
 if TYPE_CHECKING:
     from gatedrnn.layers.recurrent import RecurrentBase

@@ -5,6 +5,7 @@ from typing import Protocol
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.cpu.backend import Cpu
+from gatedrnn.sequence.backends.triton.backend import Triton
 from gatedrnn.sequence.reference import Reference
 from gatedrnn.sequence.request import Request, Result
 
@@ -21,7 +22,7 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: dict[str, Backend] = {"cpu": Cpu(), "reference": Reference()}
+BACKENDS: dict[str, Backend] = {"cpu": Cpu(), "triton": Triton(), "reference": Reference()}
 
 
 def choices() -> list[str]:

@@ -41,6 +41,24 @@ class Request:
         T, B, _ = self.x_TBD.shape
         return self.noise.rows(T * B, self.spec.rows, self.params.weight_ih).view(T, B, -1)
 
+    def misfit(self) -> str | None:
+        """None, or which tensor has not the type or shape that a kernel, which checks nothing, would read."""
+        p, spec, (_, B, D) = self.params, self.spec, self.x_TBD.shape
+        R, H, weight = spec.rows, spec.hidden_size, p.weight_hh
+        expected = [("weight_ih", p.weight_ih, (R, D)), ("weight_hh", weight, (R, H))]
+        expected += [("bias_ih", p.bias_ih, (R,)), ("bias_hh", p.bias_hh, (R,))]
+        expected += [(extra.name, p.extras[extra.name], spec.extra_shape(extra)) for extra in spec.extras]
+        for name, tensor, shape in expected:
+            if tensor is not None and (
+                tensor.shape != shape or tensor.dtype != weight.dtype or tensor.device != weight.device
+            ):
+                got = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}"
+                return f"{name} is {got}, not {weight.dtype} of {list(shape)}"
+        for state in self.state:
+            if state.shape != (B, H) or not state.is_floating_point() or state.device != weight.device:
+                return f"a state is {state.dtype} of shape {list(state.shape)} on {state.device}, not of {[B, H]}"
+        return None
+
 
 @dataclass(frozen=True)
 class Result:

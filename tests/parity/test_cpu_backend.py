@@ -10,6 +10,26 @@ import pytest
 pytest.importorskip("numba")
 
 import torch
+from harness import (
+    RAGGED,
+    SIZES,
+    VARIANTS,
+    B,
+    D,
+    H,
+    T,
+    a_few_cells,
+    call,
+    check_float32,
+    equal,
+    every_cell,
+    inputs_for,
+    leaf,
+    make,
+    measure,
+    norm_error,
+    same_bits,
+)  # fmt: skip
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
@@ -19,95 +39,9 @@ from gatedrnn.sequence.backends.cpu import operators, packs
 from gatedrnn.sequence.backends.cpu.backend import Cpu
 from gatedrnn.sequence.backends.cpu.target import targets
 
-SOME = "some"  # a chunk size above 1 that divides H
-VARIANTS = {
-    "rnn-tanh": ("rnn", {}),
-    "rnn-relu": ("rnn", {"nonlinearity": "relu"}),
-    "rnn-sigmoid": ("rnn", {"nonlinearity": "sigmoid"}),
-    "lstm": ("lstm", {}),
-    "g2lstm": ("g2lstm", {}),
-    "coupled": ("coupled", {}),
-    "peephole": ("peephole", {}),
-    "gru-after": ("gru", {}),
-    "gru-before": ("gru", {"reset_after": False}),
-    "onlstm": ("onlstm", {}),
-    "onlstm-chunks": ("onlstm", {"chunk_size": SOME}),
-    "onlstm-free": ("onlstm", {"split_points": "free"}),
-    "onlstm-chunks-free": ("onlstm", {"chunk_size": SOME, "split_points": "free"}),
-}
-every_cell = pytest.mark.parametrize("variant", VARIANTS)
-a_few_cells = pytest.mark.parametrize("variant", ["lstm", "gru-after", "onlstm-chunks"])
-T, B, D, H = 5, 3, 7, 15
-RAGGED = {1: [1], 3: [2, 5, 3], 33: [1 + 7 * k % 4 for k in range(33)]}
-SIZES = [(5, 3, 7, 15), (1, 1, 1, 1), (4, 33, 40, 35)]
 # a machine's targets with vectors of their own: a wider product for bfloat16 leaves float32 as it is
 SHAPES = {(t.lanes, t.rows, t.vectors): name for name, t in reversed(targets().items())}
 OTHERS = [name for name in SHAPES.values() if targets()[name].lanes != next(iter(targets().values())).lanes]
-
-
-def make(variant, width=D, hidden=H, *args, dtype=torch.float64, training=False, **kwargs):
-    cell, options = VARIANTS[variant]
-    if options.get("chunk_size") == SOME:
-        options = {**options, "chunk_size": next((n for n in range(2, hidden + 1) if hidden % n == 0), 1)}
-    torch.manual_seed(1)
-    return Recurrent(cell, width, hidden, *args, dtype=dtype, backend="cpu", **kwargs, **options).train(training)
-
-
-def inputs_for(layer, steps=T, size=B):
-    """x and the initial states, rounded to float32 so that both precisions see the same."""
-    generator = torch.Generator().manual_seed(2)
-    places = layer.num_layers * (2 if layer.bidirectional else 1)
-    shapes = [(steps, size, layer.input_size)] + [(places, size, layer.hidden_size)] * len(layer.spec.states)
-    x, *states = (torch.randn(shape, generator=generator).to(layer.weight_hh_l0.dtype) for shape in shapes)
-    return x, states
-
-
-def leaf(tensor):
-    return tensor.detach().clone().requires_grad_()
-
-
-def call(layer, x, states=None, **kwargs):
-    hx = None if states is None else tuple(states) if len(states) > 1 else states[0]
-    return layer(x, hx, **kwargs)
-
-
-def measure(layer, backend, x, states, *, noise=None, only=None, **kwargs):
-    """Every output, final state and gate by name, and every gradient of a random combination of them (of `only`)."""
-    layer.backend = backend
-    x, states = leaf(x), [leaf(state) for state in states]
-    noise = None if noise is None else [leaf(entry) for entry in noise]
-    output, finals, trace = call(layer, x, states, noise=noise, return_gates=True, **kwargs)
-    values = {"output": output}
-    values |= {f"final {n}": final for n, final in enumerate(finals if isinstance(finals, tuple) else [finals])}
-    values |= {f"{name} {place}": gate for place, gates in enumerate(trace) for name, gate in gates.items()}
-    generator = torch.Generator().manual_seed(3)
-    probes = [torch.randn(value.shape, generator=generator).to(value.dtype) for value in values.values()]
-    chosen = [(v, p) for (name, v), p in zip(values.items(), probes, strict=True) if only is None or name == only]
-    given = {"x": x, **{f"state {n}": state for n, state in enumerate(states)}, **dict(layer.named_parameters())}
-    given |= {f"noise {n}": entry for n, entry in enumerate(noise or [])}
-    loss = sum((value * probe).sum() for value, probe in chosen)
-    gradients = torch.autograd.grad(loss, list(given.values()), materialize_grads=only is not None)
-    found = {f"gradient of {name}": gradient for name, gradient in zip(given, gradients, strict=True)}
-    return {name: value.detach() for name, value in (values | found).items()}
-
-
-def equal(ours, expected, relative=1e-11):
-    assert ours.keys() == expected.keys()
-    for name, value in expected.items():
-        assert ours[name].shape == value.shape and ours[name].dtype == value.dtype, name
-        if value.numel():
-            error, scale = (ours[name] - value).abs().max(), value.abs().max()
-            assert error <= relative * scale + 1e-13, f"{name}: error {error:.1e} of {scale:.1e}"
-
-
-def same_bits(ours, expected):
-    assert ours.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(ours[name], value), name
-
-
-def norm_error(ours, expected):
-    return {name: float((ours[name] - value).norm() / value.norm()) for name, value in expected.items()}
 
 
 # 1. Values and gradients in float64.
@@ -225,27 +159,6 @@ def test_frozen_weights_and_input(variant):
 
 
 # 2. Precision in float32.
-
-
-def check_float32(layer, steps, size, lengths=None):
-    """The error in norm at most twice the float32 reference's.
-
-    The floor is 1e-6 of the value's norm, 16 units in the last place: where the reference's error happens to be nearly 0
-    (a product of one term, a sum of one step), a polynomial's 3e-7 is still right.
-    """
-    exact = copy.deepcopy(layer).double()
-    x, states = inputs_for(layer, steps, size)
-    doubles = x.double(), [state.double() for state in states]
-    expected = measure(exact, "reference", *doubles, lengths=lengths)
-    ours = measure(layer, "cpu", x, states, lengths=lengths)
-    theirs = measure(layer, "reference", x, states, lengths=lengths)
-    for name, value in expected.items():
-        assert ours[name].dtype == torch.float32
-        error, allowed = (ours[name] - value).norm(), (theirs[name] - value).norm()
-        assert error <= 2 * allowed + 1e-6 * value.norm(), f"{name}: {error:.1e}, the reference's {allowed:.1e}"
-        worst, scale = (ours[name] - value).abs().max(), value.abs().max()
-        allowed = (theirs[name] - value).abs().max()
-        assert worst <= 3 * allowed + 1e-6 * scale, f"{name}: at most {worst:.1e}, the reference's {allowed:.1e}"
 
 
 @every_cell

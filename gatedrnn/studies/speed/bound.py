@@ -7,9 +7,9 @@ from torch import Tensor
 
 from gatedrnn.sequence.backends.cpu import memory
 from gatedrnn.sequence.backends.cpu.arguments import leading, loop, threads_for
-from gatedrnn.sequence.backends.cpu.plan import Plan
 from gatedrnn.sequence.backends.cpu.sizes import TOKENS, depth, round_up
 from gatedrnn.sequence.backends.cpu.target import best
+from gatedrnn.sequence.plan import Plan
 
 
 def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, half: bool) -> Callable[[], None]:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gatedrnn.sequence.backends.cpu import memory, team
 from gatedrnn.sequence.backends.cpu.kernels import Kernel, kernel
-from gatedrnn.sequence.backends.cpu.plan import Plan
 from gatedrnn.sequence.backends.cpu.sizes import ALIGN, ALONE, M_BLOCK, REGISTERS, TOKENS, depth, element, round_up
 from gatedrnn.sequence.backends.cpu.target import Target
+from gatedrnn.sequence.plan import Plan
 
 Values = dict[str, Tensor | int | None]
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.sequence.backends.cpu.availability import unavailable
-from gatedrnn.sequence.backends.cpu.modes import half_products, plain, transformed
-from gatedrnn.sequence.backends.cpu.plan import Plan, biases, in_columns, plan_for, rotated, trace
+from gatedrnn.sequence.modes import half_products, plain, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
+from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, rotated, trace
 from gatedrnn.sequence.request import Request, Result
 
 
@@ -34,7 +34,7 @@ class Cpu:
         if not torch.compiler.is_compiling() and transformed():
             return "a function transform or forward-mode differentiation is at work"
         plan = plan_for(request.cell.step, request.spec)
-        return plan if isinstance(plan, str) else _misfit(request) or unavailable(weight)
+        return plan if isinstance(plan, str) else request.misfit() or unavailable(weight)
 
     def run(self, request: Request) -> Result:
         """Pack the tokens, run the operator, and lay its results out again."""
@@ -77,25 +77,6 @@ class Cpu:
                 dead = torch.arange(T)[:, None] >= request.lengths_B
                 gates = {name: gate.masked_fill(dead[..., None], 0) for name, gate in gates.items()}
         return Result(_padded(h_NH, index, T, B).to(request.state[0].dtype), finals, gates)
-
-
-def _misfit(request: Request) -> str | None:
-    """None, or which tensor has not the type or shape that a kernel, which checks nothing, would read."""
-    p, spec, (_, B, D) = request.params, request.spec, request.x_TBD.shape
-    R, H, weight = spec.rows, spec.hidden_size, p.weight_hh
-    expected = [("weight_ih", p.weight_ih, (R, D)), ("weight_hh", weight, (R, H))]
-    expected += [("bias_ih", p.bias_ih, (R,)), ("bias_hh", p.bias_hh, (R,))]
-    expected += [(extra.name, p.extras[extra.name], spec.extra_shape(extra)) for extra in spec.extras]
-    for name, tensor, shape in expected:
-        if tensor is not None and (
-            tensor.shape != shape or tensor.dtype != weight.dtype or tensor.device != weight.device
-        ):
-            got = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}"
-            return f"{name} is {got}, not {weight.dtype} of {list(shape)}"
-    for state in request.state:
-        if state.shape != (B, H) or not state.is_floating_point() or state.device != weight.device:
-            return f"a state is {state.dtype} of shape {list(state.shape)} on {state.device}, not of {[B, H]}"
-    return None
 
 
 def _operator(x: Tensor) -> Any:

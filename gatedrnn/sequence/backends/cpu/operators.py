@@ -12,9 +12,9 @@ from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.cpu import memory, packs
 from gatedrnn.sequence.backends.cpu.arguments import Loop, Values, draw_values, even, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.lightness import start_light
-from gatedrnn.sequence.backends.cpu.plan import Plan
 from gatedrnn.sequence.backends.cpu.sizes import TOKENS, round_up
 from gatedrnn.sequence.backends.cpu.target import best
+from gatedrnn.sequence.plan import Plan
 
 
 def layer_loop(

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gatedrnn.sequence.backends.cpu import memory, packs, team
 from gatedrnn.sequence.backends.cpu.arguments import Loop, leading
-from gatedrnn.sequence.backends.cpu.modes import half_products
 from gatedrnn.sequence.backends.cpu.operators import layer_loop
-from gatedrnn.sequence.backends.cpu.plan import Plan, biases, plan_for
+from gatedrnn.sequence.modes import half_products
+from gatedrnn.sequence.plan import Plan, biases, plan_for
 from gatedrnn.sequence.request import Request
 
 _GIVEN = ("x", "out", "G", "cs", "h0", "c0", "hn", "cn", "scratch", "left")  # differ between calls

@@ -1,0 +1,172 @@
+"""The recurrence on a GPU as two PyTorch operators, forward and backward; compilers and exporters see them whole.
+
+Dimensions: T steps, B batch, H hidden, R rows of x, G columns of gates.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatedrnn.core.errors import BackendError
+from gatedrnn.sequence.backends.triton import graphs
+from gatedrnn.sequence.backends.triton.loops import Buffers, backward_loop, forward_loop
+from gatedrnn.sequence.plan import Plan
+
+_TIMED_FORWARD = {"x": 0, "h_all": 1, "s_all": 1, "gates": 0}
+_TIMED_BACKWARD = {"h_all": 1, "s_all": 1, "gates": 0, "grad_h": 1, "grad_s": 1, "grad_gates": 0, "dx": 0, "du": 0}
+
+
+@torch.library.custom_op("gatedrnn::recurrence_triton", mutates_args=())
+def recurrence(
+    x_TBR: Tensor,
+    weight_hh: Tensor,
+    extra: Tensor | None,
+    h0_BH: Tensor,
+    s0_BH: Tensor,
+    lengths_B: Tensor | None,
+    plan: str,
+    reverse: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A cell over time.
+
+    Args:
+        x_TBR: W x + b, temperature and noise in it [T, B, R], in the precision of storage: float32, bfloat16, float16, float64.
+        weight_hh: U [R, H], scaled, as x_TBR.
+        extra: peephole weights [3H], or the recurrent bias of a GRU's candidate [H].
+        h0_BH, s0_BH: initial h as x_TBR, and the state of `rows.shared` in float32 at least.
+        lengths_B: int64 [B], or None.
+        plan: `Plan.text()`.
+        reverse: from the last step to the first.
+        keep: whether gates and states are wanted.
+
+    Returns: h [T+1, B, H] and states [T+1, B, H] with the initial ones, gates [T, B, G] (of an ON-LSTM in float32
+        at least); one slot of the last two if not `keep`.
+    """
+    p, (T, B, _) = Plan.of(plan), x_TBR.shape
+    given: Buffers = {
+        "x": x_TBR.contiguous(),
+        "weight_hh": weight_hh.contiguous(),
+        "extra": None if extra is None else extra.contiguous(),
+        "h0": h0_BH.contiguous(),
+        "s0": s0_BH.contiguous(),
+        "lengths": lengths_B,
+        "u": x_TBR.new_empty(B, p.columns_1),
+        "u_second": x_TBR.new_empty(B, p.hidden) if p.columns_2 else None,
+        "work": x_TBR.new_empty(B, p.hidden) if p.columns_2 else None,
+    }
+    h_all, s_all, gates = _results(x_TBR, s0_BH, p, keep)
+    out: Buffers = {"h_all": h_all, "s_all": s_all, "gates": gates}
+    if B:
+        key = ("forward", plan, reverse, keep, B, x_TBR.dtype, lengths_B is None)
+        timed = _TIMED_FORWARD if keep else {"x": 0, "h_all": 1}
+        graphs.run(lambda b: forward_loop(p, b["x"].shape[0], reverse, keep, b), key, T, timed, given, out)
+    return h_all, s_all, gates
+
+
+def _results(x: Tensor, s0: Tensor, p: Plan, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    T, B, _ = x.shape
+    slots, steps = (T + 1, T) if keep else (1, 1)
+    like = s0 if p.split_points else x  # a master gate is a sum of many: in bfloat16 it would be off by their roundings
+    return x.new_empty(T + 1, B, p.hidden), s0.new_empty(slots, B, p.hidden), like.new_empty(steps, B, p.columns)
+
+
+@recurrence.register_fake
+def _recurrence_fake(x_TBR, weight_hh, extra, h0_BH, s0_BH, lengths_B, plan, reverse, keep):
+    return _results(x_TBR, s0_BH, Plan.of(plan), keep)
+
+
+@torch.library.custom_op("gatedrnn::recurrence_triton_backward", mutates_args=())
+def recurrence_backward(
+    grad_h: Tensor | None,
+    grad_s: Tensor | None,
+    grad_gates: Tensor | None,
+    weight_hh: Tensor,
+    extra: Tensor | None,
+    lengths_B: Tensor | None,
+    h_all: Tensor,
+    s_all: Tensor,
+    gates: Tensor,
+    plan: str,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `recurrence` for x, U, extra (empty if there is none), h0 and s0."""
+    p, (T, B, _) = Plan.of(plan), gates.shape
+    rows, H = p.columns_x, p.hidden
+    dx, dU = h_all.new_empty(T, B, rows), torch.zeros_like(weight_hh, memory_format=torch.contiguous_format)
+    du = torch.empty_like(dx) if p.kernel == "gru_after" else dx
+    given: Buffers = {
+        "weight_hh": weight_hh.contiguous(),
+        "extra": None if extra is None else extra.contiguous(),
+        "lengths": lengths_B,
+        "h_all": h_all,
+        "s_all": s_all,
+        "gates": gates,
+        "grad_h": torch.zeros_like(h_all) if grad_h is None else grad_h.contiguous(),
+        "grad_s": None if grad_s is None else grad_s.contiguous(),
+        "grad_gates": None if grad_gates is None else grad_gates.contiguous(),
+    }
+    dh_u, dh, dc = h_all.new_zeros(B, H), s_all.new_zeros(B, H), s_all.new_zeros(B, H)
+    out: Buffers = {"dx": dx, "dU": dU, "dh_u": dh_u, "dh": dh, "dc": dc}
+    if du is not dx:
+        out["du"] = du
+    if B:
+        flags = (lengths_B is None, grad_s is None, grad_gates is None)
+        key = ("backward", plan, reverse, B, h_all.dtype, *flags)
+        graphs.run(
+            lambda b: backward_loop(p, b["dx"].shape[0], reverse, {"du": b["dx"], **b}), key, T, _TIMED_BACKWARD, given, out
+        )  # fmt: skip
+    first = T if reverse else 0
+    d_h0 = dh_u + dh if grad_h is None else dh_u + dh + grad_h[first]
+    d_s0 = dc if grad_s is None else dc + grad_s[first]
+    return dx, dU, _extra_gradient(p, extra, dx, du, s_all, reverse), d_h0.to(h_all.dtype), d_s0
+
+
+def _extra_gradient(p: Plan, extra: Tensor | None, dx: Tensor, du: Tensor, s_all: Tensor, reverse: bool) -> Tensor:
+    if extra is None:
+        return s_all.new_empty(0)
+    T, H = len(dx), p.hidden
+    if p.kernel == "gru_after":
+        return du[..., 2 * H :].sum((0, 1), dtype=s_all.dtype).to(extra.dtype)
+    before, after = (s_all[1:], s_all[:T]) if reverse else (s_all[:T], s_all[1:])
+    read = zip((0, 1, 3), (before, before, after), strict=True)  # i, f and o
+    return torch.cat([(dx[..., k * H : (k + 1) * H] * state).sum((0, 1)) for k, state in read]).to(extra.dtype)
+
+
+@recurrence_backward.register_fake
+def _recurrence_backward_fake(
+    grad_h, grad_s, grad_gates, weight_hh, extra, lengths_B, h_all, s_all, gates, plan, reverse
+):
+    p, (T, B, _) = Plan.of(plan), gates.shape
+    d_extra = s_all.new_empty(0) if extra is None else torch.empty_like(extra)
+    states = h_all.new_empty(B, p.hidden), s_all.new_empty(B, p.hidden)
+    return h_all.new_empty(T, B, p.columns_x), weight_hh.new_empty(weight_hh.shape), d_extra, *states
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, U, extra, _, _, lengths, plan, reverse, _ = inputs
+    ctx.save_for_backward(U, extra, lengths, *output)
+    ctx.set_materialize_grads(False)
+    ctx.plan, ctx.reverse = plan, reverse
+
+
+def _backward(ctx: Any, d_h: Any, d_s: Any, d_gates: Any) -> tuple[Any, ...]:
+    U, extra, lengths, h_all, s_all, gates = ctx.saved_tensors
+    dx, dU, d_extra, d_h0, d_s0 = recurrence_backward(
+        d_h, d_s, d_gates, U, extra, lengths, h_all, s_all, gates, ctx.plan, ctx.reverse
+    )
+    return dx, dU, None if extra is None else d_extra, d_h0, d_s0, None, None, None, None
+
+
+def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
+    raise BackendError(
+        "backend='triton'",
+        "has first derivatives only",
+        "a backward pass through a backward pass",
+        "Use backend='reference' for higher derivatives",
+    )
+
+
+recurrence.register_autograd(_backward, setup_context=_setup)
+recurrence_backward.register_autograd(_no_second_derivative)

@@ -1,0 +1,274 @@
+"""The `triton` backend against the reference: on a GPU where there is one, else in Triton's interpreter on the CPU."""
+
+import copy
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import torch
+from harness import (
+    VARIANTS,
+    D,
+    a_few_cells,
+    call,
+    check_float32,
+    equal,
+    every_cell,
+    inputs_for,
+    leaf,
+    make,
+    measure,
+    norm_error,
+    same_bits,
+)  # fmt: skip
+from torch.func import functional_call
+
+from gatedrnn import Gates
+from gatedrnn.core.errors import BackendError
+from gatedrnn.sequence.dispatch import BACKENDS
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+pytestmark = [pytest.mark.gpu] if GPU else []
+T, B, H = 3, 2, 6  # the interpreter is slow
+LENGTHS = [1, 3]
+SIZES = [(3, 2, 7, 15), (1, 1, 1, 1), (2, 2, 3, 260)]  # the last has more than one program a row
+GATES = {
+    "noise": Gates(temperature=0.7, noise_probability=0.6),
+    "all-of-it": Gates(temperature=0.7, evaluation_temperature=0.8, noise_probability=0.6, straight_through=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch):
+    """Lets the backend run on the CPU here, and nowhere else."""
+    if not GPU:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def build(variant, width=D, hidden=H, *args, **kwargs):
+    return make(variant, width, hidden, *args, backend="triton", device=DEVICE, **kwargs)
+
+
+def both(layer, x, states, **kwargs):
+    return [measure(layer, backend, x, states, **kwargs) for backend in ("triton", "reference")]
+
+
+@every_cell
+@pytest.mark.parametrize("ragged", [False, True], ids=["whole", "ragged"])
+@pytest.mark.parametrize("sizes", SIZES, ids=["odd", "one", "wide"])
+def test_values_and_gradients_equal_the_reference_in_float64(variant, sizes, ragged):
+    steps, size, width, hidden = sizes
+    layer = build(variant, width, hidden, bidirectional=hidden == 15)
+    x, states = inputs_for(layer, steps, size)
+    generator = torch.Generator().manual_seed(4)
+    noise = [torch.randn(steps, size, layer.spec.rows, generator=generator).to(x) for _ in layer._places()]
+    equal(*both(layer, x, states, noise=noise, lengths=range(steps, steps - size, -1) if ragged else None))
+
+
+@every_cell
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("kind", GATES)
+def test_perturbed_gates_equal_the_reference(variant, kind, training):
+    layer = build(variant, gates=GATES[kind], training=training)
+    x, states = inputs_for(layer, T, B)
+    torch.manual_seed(5)
+    noise = layer.sample_noise(T, B)
+    noise = None if noise[0] is None else noise
+    for lengths in (None, LENGTHS):
+        equal(*both(layer, x, states, noise=noise, lengths=lengths))
+
+
+@pytest.mark.parametrize("name", ["output_gate", "input_gate", "forget_gate"])
+@pytest.mark.parametrize("variant", ["lstm", "peephole", "onlstm"])
+def test_one_hard_gate(variant, name):
+    layer = build(variant, gates=Gates(straight_through=True, names=(name,)))
+    equal(*both(layer, *inputs_for(layer, T, B)))
+
+
+@every_cell
+def test_without_biases(variant):
+    layer = build(variant, bias=False, gates=Gates(evaluation_temperature=0.6))
+    equal(*both(layer, *inputs_for(layer, T, B)))
+
+
+@every_cell
+def test_layers_upon_layers_whose_longest_row_ends_early(variant):
+    layer = build(variant, D, H, 2, bidirectional=True)
+    x, states = inputs_for(layer, 4, 3)
+    equal(*both(layer, x, states, lengths=[2, 3, 1]))
+
+
+@every_cell
+def test_each_result_alone_has_its_gradients(variant):
+    layer = build(variant)
+    x, states = inputs_for(layer, 2, B)
+    for name in [name for name in measure(layer, "triton", x, states) if not name.startswith("gradient")]:
+        equal(*both(layer, x, states, only=name))
+
+
+@every_cell
+def test_padding_never_leaks_in(variant):
+    layer = build(variant)
+    x, states = inputs_for(layer, T, B)
+    clean = measure(layer, "triton", x, states, lengths=LENGTHS)
+    for row, length in enumerate(LENGTHS):
+        x[length:, row] = torch.nan
+    same_bits(measure(layer, "triton", x, states, lengths=LENGTHS), clean)
+
+
+@every_cell
+@pytest.mark.parametrize("times", [1.0, 5.0])
+def test_float32_errs_no_more_than_the_reference(variant, times):
+    layer = build(variant, 5, 21, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(times)
+    check_float32(layer, 4, B, backend="triton")
+
+
+@every_cell
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_storage_errs_as_its_rounding(variant, dtype):
+    layer = build(variant, 9, 12, dtype=torch.float32)
+    x, states = inputs_for(layer, T, B)
+    expected = measure(copy.deepcopy(layer).double(), "reference", x.double(), [state.double() for state in states])
+    with torch.autocast(DEVICE, dtype):
+        ours, theirs = both(layer, x, states)
+    rounding = torch.finfo(dtype).eps
+    allowed = norm_error(theirs, expected)
+    for name, error in norm_error(ours, expected).items():
+        assert ours[name].isfinite().all()
+        assert error <= 2 * allowed[name] + 2 * rounding, f"{name}: {error:.1e}, the reference's {allowed[name]:.1e}"
+
+
+@every_cell
+def test_weights_in_bfloat16(variant):
+    layer = build(variant, 4, 6, dtype=torch.bfloat16)
+    x, states = inputs_for(layer, T, B)
+    ours, theirs = both(layer, x, states)
+    for name, error in norm_error(ours, {name: value.double() for name, value in theirs.items()}).items():
+        assert ours[name].dtype == theirs[name].dtype and error < 0.1, (name, error)
+
+
+@every_cell
+def test_saturated_gates_stay_finite(variant):
+    layer = build(variant, dtype=torch.float32)
+    x, states = inputs_for(layer, T, B)
+    for name, value in measure(layer, "triton", 1e4 * x, states).items():
+        assert value.isfinite().all(), name
+        if name.endswith("gate 0"):
+            assert value.min() >= 0 and value.max() <= 1 + 1e-6, name
+
+
+@every_cell
+def test_gradcheck(variant):
+    layer = build(variant, 2, 4, gates=Gates(temperature=0.7))
+    x, states = inputs_for(layer, 2, 2)
+    given = [x, *states, *layer.parameters()]
+    names = [name for name, _ in layer.named_parameters()]
+
+    def function(flat):
+        parts = flat.split([tensor.numel() for tensor in given])
+        x, *rest = [part.view_as(tensor) for part, tensor in zip(parts, given, strict=True)]
+        hx, parameters = rest[: len(states)], dict(zip(names, rest[len(states) :], strict=True))
+        options = {"lengths": [1, 2], "return_gates": True}
+        output, finals, trace = functional_call(layer, parameters, (x, tuple(hx) if len(hx) > 1 else hx[0]), options)
+        finals = finals if isinstance(finals, tuple) else (finals,)
+        return torch.cat([value.flatten() for value in (output, *finals, *trace[0].values())])
+
+    flat = torch.cat([tensor.detach().flatten() for tensor in given])
+    assert torch.autograd.gradcheck(function, leaf(flat), fast_mode=True)
+
+
+@every_cell
+def test_inference_keeps_one_slot_and_equals_training(variant):
+    layer = build(variant)
+    x, states = inputs_for(layer, T, B)
+    for lengths in (None, LENGTHS):
+        output, finals = call(layer, x, states, lengths=lengths)
+        with torch.no_grad():
+            again, final_again = call(layer, x, states, lengths=lengths)
+        assert torch.equal(output, again)
+        for one, other in zip(finals, final_again, strict=True):
+            assert torch.equal(one, other)
+
+
+@a_few_cells
+def test_operators_are_registered_as_pytorch_wants(variant, monkeypatch):
+    from gatedrnn.sequence.backends.triton import operators
+
+    calls = {"recurrence": [], "recurrence_backward": []}
+    for name, found in calls.items():
+        function = getattr(operators, name)
+        if name == "recurrence":
+            monkeypatch.setattr(
+                torch.ops.gatedrnn, "recurrence_triton", lambda *a, f=function, s=found: s.append(a) or f(*a)
+            )
+        else:
+            monkeypatch.setattr(operators, name, lambda *a, f=function, s=found: s.append(a) or f(*a))
+    layer = build(variant)
+    x, states = inputs_for(layer, T, B)
+    output, _ = call(layer, leaf(x), states, lengths=LENGTHS)
+    output.sum().backward()
+    monkeypatch.undo()
+    if not GPU:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    for name, (arguments,) in calls.items():
+        plain = [a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in arguments]
+        checks = ("test_schema", "test_faketensor") if name == "recurrence_backward" else None
+        torch.library.opcheck(getattr(operators, name), tuple(plain), **({"test_utils": checks} if checks else {}))
+
+
+def test_a_second_derivative_is_refused():
+    layer = build("onlstm")
+    x, states = inputs_for(layer, T, B)
+    x = leaf(x)
+    (gradient,) = torch.autograd.grad(call(layer, x, states)[0].square().sum(), x, create_graph=True)
+    with pytest.raises(BackendError, match="backend='triton': has first derivatives only"):
+        gradient.sum().backward()
+
+
+@a_few_cells
+def test_empty_batch(variant):
+    layer = build(variant)
+    x = torch.zeros(4, 0, D, dtype=torch.float64, device=DEVICE, requires_grad=True)
+    output, _ = layer(x)
+    output.sum().backward()
+    assert output.shape == (4, 0, H) and x.grad.shape == x.shape
+    assert all(torch.count_nonzero(p.grad) == 0 for p in layer.parameters())
+
+
+def test_reasons(monkeypatch):
+    layer = build("lstm", dtype=torch.float32)
+    x = torch.zeros(1, 1, D, device=DEVICE)
+    layer.spec  # noqa: B018 - built
+    request = layer.request(0, x, tuple(torch.zeros(1, H, device=DEVICE) for _ in range(2)))
+    assert BACKENDS["triton"].supports(request) is None
+    from gatedrnn import PeepholeLSTM
+    from gatedrnn.sequence.backends.triton import backend
+
+    full = PeepholeLSTM(D, H, peephole="full", device=DEVICE, backend="triton")
+    with pytest.raises(BackendError, match="a full peephole matrix is not in the kernels"):
+        full(x)
+    monkeypatch.setattr(backend, "_missing", lambda: "triton is 2.1, older than 3.2")
+    with pytest.raises(BackendError, match=r"triton is 2\.1, older than 3\.2"):
+        layer(x)
+    monkeypatch.undo()
+    monkeypatch.setattr(backend, "_LARGEST_TILE", 4)
+    if not GPU:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(BackendError, match="a row of 6 units is more than one program's tile of 4"):
+        build("onlstm", dtype=torch.float32)(x)
+
+
+@pytest.mark.skipif(GPU, reason="there is a GPU")
+def test_a_cpu_needs_the_interpreter_to_be_asked_for(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(BackendError, match="tensors are on cpu"):
+        build("lstm", dtype=torch.float32)(torch.zeros(1, 1, D))
+
+
+def test_variants_are_all_here():
+    assert {"onlstm-chunks-free", "gru-before", "peephole", "coupled"} <= set(VARIANTS)
