@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench gpu-check docs clean
 
 demo: .venv/.run
 	$(BIN)/gatedrnn demo --out gatedrnn-demo
@@ -19,6 +19,9 @@ check: .venv/.dev
 
 bench: .venv/.run
 	$(BIN)/python benchmarks/recurrence.py
+
+gpu-check: .venv/.dev
+	$(BIN)/python benchmarks/gpu_check.py
 
 docs: .venv/.dev
 	$(BIN)/sphinx-build -W -q docs docs/_build

@@ -266,12 +266,16 @@ def _induced(run: Run, gold: list[Gold], layer: int) -> dict[str, list[set[Span]
 
 def bench(options: Options) -> int:
     """`gatedrnn bench`."""
-    from gatedrnn.studies.speed import markdown, measure
+    from gatedrnn.studies.speed import GPU_GRID, markdown, measure
 
-    cells, backends = options.cell or list(CELLS), tuple(options.backend or ("cpu", "reference"))
+    gpu = options.device == "cuda"
+    usual = ("triton", "reference", "compiled") if gpu else ("cpu", "reference")
+    cells, backends = options.cell or list(CELLS), tuple(options.backend or usual)
     results = []
-    for shape in options.shape or ["S3"]:
-        result = measure(shape, cells, options.runs, backends, options.mm, options.parts, options.memory)
+    for shape in options.shape or (["S1", "S2", *GPU_GRID] if gpu else ["S3"]):
+        result = measure(
+            shape, cells, options.runs, backends, options.mm, options.parts, options.memory, options.device
+        )
         results.append(result)
         if not options.json:
             print(markdown(result), flush=True)

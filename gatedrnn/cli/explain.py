@@ -34,7 +34,8 @@ def hops(name: str) -> dict[str, Any]:
         ("temperature", f"{layer.gates}; gates it can perturb: {perturbed}", _where(scale)),
         ("noise", "logistic for sigmoid, Gumbel for cumax; in training only", _where(draw_noise)),
         ("loop over time", "W x hoisted over all steps, U h' a step", _where(reference.run)),
-        ("cpu kernel", "the step of one row of the batch, forward and backward", _kernel(cell.step, layer.spec)),
+        ("cpu kernel", "the step of one row of the batch, forward and backward", _kernel(cell.step, layer.spec, "cpu")),
+        ("triton kernel", "the step on a GPU, forward and backward", _kernel(cell.step, layer.spec, "triton")),
         ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),
         ("step", " ".join(step[0].split()), _where(cell.step)),
         ("source", " ".join(step[1].split("Args:")[0].split()) if len(step) > 1 else "", _where(cell.step)),
@@ -49,9 +50,13 @@ def hops(name: str) -> dict[str, Any]:
     }
 
 
-def _kernel(step: Any, spec: Any) -> str:
+def _kernel(step: Any, spec: Any, backend: str) -> str:
     plan = plan_for(step, spec)
-    return plan if isinstance(plan, str) else f"gatedrnn/sequence/backends/cpu/rows/{plan.kernel.split('_')[0]}.py:1"
+    if isinstance(plan, str):
+        return plan
+    rows = plan.kernel.split("_")[0]
+    rows = "lstm" if (backend, rows) == ("triton", "peephole") else rows
+    return f"gatedrnn/sequence/backends/{backend}/rows/{rows}.py:1"
 
 
 def _width(rows: int) -> str:

@@ -136,9 +136,19 @@ def _bench(parser: ArgumentParser) -> None:
     from gatedrnn.studies.speed import SHAPES
 
     shapes, cells = ", ".join(SHAPES), ", ".join(CELLS)
-    parser.add_argument("--shape", metavar="NAME", action="append", help=f"repeatable: {shapes} [S3]")
+    parser.add_argument(
+        "--shape",
+        metavar="NAME",
+        action="append",
+        help=f"repeatable: {shapes}, or one layer as H1150-B20-T70[-inference] [S3]",
+    )
     parser.add_argument("--cell", metavar="NAME", action="append", help=f"repeatable: {cells} [all]")
-    parser.add_argument("--backend", metavar="NAME", action="append", help="repeatable: cpu, reference [both]")
+    parser.add_argument(
+        "--backend", metavar="NAME", action="append", help="repeatable: cpu, triton, reference, compiled [by device]"
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", default="cpu", help="cpu or cuda [cpu]; cuda takes a grid of shapes"
+    )
     parser.add_argument("--runs", type=int, default=9, help="timed runs of each, in turn; the median counts")
     parser.add_argument("--mm", action="store_true", help="also the products by torch.mm")
     parser.add_argument("--parts", action="store_true", help="also each part of the products by itself")

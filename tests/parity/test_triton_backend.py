@@ -272,3 +272,75 @@ def test_a_cpu_needs_the_interpreter_to_be_asked_for(monkeypatch):
 
 def test_variants_are_all_here():
     assert {"onlstm-chunks-free", "gru-before", "peephole", "coupled"} <= set(VARIANTS)
+
+
+class Replay:
+    """What a CUDA graph does, on a CPU: run again on the buffers that it was captured with."""
+
+    def __init__(self, function, buffers):
+        self.function, self.buffers = function, buffers
+
+    def replay(self):
+        self.function(self.buffers)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Captured loops, or on a CPU their stand-in; and what was captured."""
+    from gatedrnn.sequence.backends.triton import graphs
+
+    graphs.drop()
+    captured, capture = [], graphs._capture
+    if not GPU:
+        capture = Replay
+        monkeypatch.setattr(graphs, "_place", lambda device: "here")
+    monkeypatch.setattr(graphs, "_capture", lambda *given: captured.append(given) or capture(*given))
+    yield captured
+    graphs.drop()
+
+
+@every_cell
+def test_captured_loops_equal_the_reference(variant, graphs):
+    layer = build(variant, bidirectional=True)
+    for _ in range(2):
+        for steps in (3, 2):  # fewer steps on the buffers of more
+            x, states = inputs_for(layer, steps, B)
+            for lengths in (None, [steps, 1]):
+                equal(*both(layer, x, states, lengths=lengths))
+    assert graphs, "nothing was captured"
+
+
+def test_a_replay_leaves_earlier_results_alone(graphs):
+    layer = build("onlstm")
+    x, states = inputs_for(layer, T, B)
+    outputs = [call(layer, factor * x, states) for factor in (1, 1, 1, 2)]
+    assert torch.equal(outputs[0][0], outputs[2][0]) and not torch.equal(outputs[2][0], outputs[3][0])
+    assert torch.equal(outputs[1][1][1], outputs[2][1][1])
+
+
+def test_buffers_are_dropped_when_there_are_too_many(graphs, monkeypatch):
+    from gatedrnn.sequence.backends.triton import graphs as module
+
+    monkeypatch.setattr(module, "_SETS", 2)
+    layer = build("lstm")
+    with torch.no_grad():
+        for size in (1, 2, 3, 4):
+            for _ in range(2):
+                layer(torch.ones(2, size, D, dtype=torch.float64, device=DEVICE))
+    assert len(module._KEPT) == 2 and len(graphs) == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_ten_thousand_steps_neither_leak_nor_hang():
+    layer = build("onlstm-chunks", 64, 64, dtype=torch.float32, training=True)
+    x = torch.randn(35, 8, 64, device=DEVICE)
+    used = []
+    for step in range(10_000):
+        layer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            layer(x[: 30 + step % 6])[0].square().mean().backward()
+        if step in (100, 9_999):
+            torch.cuda.synchronize()
+            used.append(torch.cuda.memory_allocated())
+    assert used[1] <= used[0] + (1 << 20)

@@ -34,7 +34,8 @@ def _kilobytes(field: str) -> int:
 def _main(cell: str, shape_name: str, threads: str) -> None:
     import torch
 
-    from gatedrnn.studies.speed.measure import PEERS, SHAPES, Shape, peers, run, stack
+    from gatedrnn.studies.speed.candidates import run
+    from gatedrnn.studies.speed.shapes import PEERS, SHAPES, Shape, peers, stack
 
     torch.set_num_threads(int(threads))
     shape = SHAPES[shape_name]

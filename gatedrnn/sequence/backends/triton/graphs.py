@@ -17,6 +17,7 @@ _SETS = 32
 """Sets of buffers kept; the one that was used longest ago goes first."""
 
 _ROOM = 32  # steps are rounded up to this, so that a slightly longer window finds room
+_LARGEST = 4 << 30  # bytes of buffers: beyond, a step's work hides its launches
 
 
 @dataclass
@@ -47,11 +48,11 @@ def run(
         out: what it fills.
     """
     buffers = {**given, **out}
-    device = next(tensor.device for tensor in out.values() if tensor is not None)
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+    place = _place(next(tensor.device for tensor in out.values() if tensor is not None))
+    if place is None or sum(tensor.nbytes for tensor in buffers.values() if tensor is not None) > _LARGEST:
         function(buffers)
         return
-    key = (key, device, torch.cuda.current_stream(device).cuda_stream)
+    key = (key, place)
     with _LOCK:
         if (key, steps) not in _SEEN:
             _SEEN.add((key, steps))
@@ -60,7 +61,7 @@ def run(
         kept = _find(key, steps, timed, buffers)
         views = {name: _view(tensor, name, steps, timed) for name, tensor in kept.buffers.items()}
         if steps not in kept.graphs:
-            kept.graphs[steps] = _capture(function, views, device)
+            kept.graphs[steps] = _capture(function, views)
         _copy(views, given)
         kept.graphs[steps].replay()
         _copy(out, {name: views[name] for name in out})
@@ -71,6 +72,13 @@ def drop() -> None:
     with _LOCK:
         _SEEN.clear()
         _KEPT.clear()
+
+
+def _place(device: torch.device) -> Hashable:
+    """The device and stream that a graph belongs to; None where there can be none."""
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return None
+    return device, torch.cuda.current_stream(device).cuda_stream
 
 
 def _find(key: Hashable, steps: int, timed: dict[str, int], buffers: Buffers) -> _Kept:
@@ -100,7 +108,8 @@ def _copy(to: Buffers, values: Buffers) -> None:
             to[name].copy_(tensor)
 
 
-def _capture(function: Callable[[Buffers], None], buffers: Buffers, device: torch.device) -> Any:
+def _capture(function: Callable[[Buffers], None], buffers: Buffers) -> Any:
+    device = next(tensor.device for tensor in buffers.values() if tensor is not None)
     with torch.cuda.device(device):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
