@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from gatedrnn.cli.main import main
 from gatedrnn.sequence.backends.cpu.backend import Cpu
@@ -68,8 +69,58 @@ def test_bench_prints_no_speed_of_a_wrong_result(capsys, monkeypatch):
         (["--cell", "lsmt"], "'lsmt'"),
         (["--runs", "0"], "got 0"),
         (["--backend", "gpu"], "'gpu'"),
+        (["--device", "tpu"], "'tpu'"),
+        (["--shape", "H4-B2"], "one layer as H1150-B20-T70"),
     ],
 )
 def test_bench_names_a_wrong_option(options, told, capsys):
     assert main(["bench", *options]) == 1
     assert told in capsys.readouterr().err
+
+
+def test_bench_of_one_layer_and_of_the_interpreted_gpu_kernels(capsys, monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    options = ["--shape", "H4-B2-T2", "--cell", "lstm", "--runs", "1", "--json"]
+    assert main(["bench", *options, "--backend", "triton", "--backend", "reference"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert {("lstm", "triton"), ("lstm", "triton, bf16")} <= {(row["name"], row["backend"]) for row in result["rows"]}
+    assert result["sizes"] == [4, 4] and result["training"] and result["tokens"] == 4
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_its_benchmarks_say_so(capsys):
+    assert main(["bench", "--device", "cuda"]) == 1
+    assert "torch sees no GPU" in capsys.readouterr().err
+    done = run_benchmark("gpu_check.py")
+    assert done.returncode == 1 and "needs a GPU; got none" in done.stdout
+
+
+def test_room_on_chips_is_told():
+    done = run_benchmark("onchip.py")
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    assert all(line in page for line in done.stdout.splitlines())
+
+
+def test_curves_are_drawn(tmp_path):
+    line = {"seconds": 60.0, "valid_perplexity": 100.0, "train_perplexity": 120.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    done = run_benchmark("curves.py", "--out", str(tmp_path / "curves.png"), f"LSTM={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_second_process_is_measured(tmp_path):
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / name).write_text("the old pilot sleeps\n" * 1120)
+    done = run_benchmark("scaling.py", "--data", str(tmp_path), "--minutes", "0.02")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert [row[0].strip() for row in rows[1:3]] == ["1", "2"] and rows[4][2].strip() == "100 %"
+
+
+def run_benchmark(name, *options):
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT)

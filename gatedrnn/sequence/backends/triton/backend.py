@@ -76,6 +76,8 @@ class Triton:
             finals = (h_all[last], s_all[last]) if len(states) > 1 else (s_all[last],)
             finals = tuple(after.to(before.dtype) for after, before in zip(finals, states, strict=True))
             found = trace(plan, spec, gates) if request.return_gates else None
+            if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
+                found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
             if lengths is not None:
                 dead = (torch.arange(len(output), device=output.device)[:, None] >= lengths)[..., None]
                 output = output.masked_fill(dead, 0)
