@@ -29,13 +29,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.5, help="of training, each")
     parser.add_argument("--config", default="configs/ptb-small.yaml")
     options = parser.parse_args()
-    batch = read_run_config(options.config).training.batch_size
+    batch = read_run_config(Path(options.config)).training.batch_size
     print("| processes | batch | tokens/s | ms a step |\n|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as scratch:
         for processes in (1, 2):
             run = Path(scratch) / str(processes)
             speed = _train(options, run, processes, processes * batch)
-            length = read_run_config(options.config).training.sequence_length
+            length = read_run_config(Path(options.config)).training.sequence_length
             print(
                 f"| {processes} | {processes * batch} | {speed:,.0f} | {1e3 * processes * batch * length / speed:.0f} |"
             )

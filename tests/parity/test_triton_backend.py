@@ -221,6 +221,28 @@ def test_operators_are_registered_as_pytorch_wants(variant, monkeypatch):
         torch.library.opcheck(getattr(operators, name), tuple(plain), **({"test_utils": checks} if checks else {}))
 
 
+@a_few_cells
+def test_compiled_as_one_graph(variant):
+    layer = build(variant)
+    x, states = inputs_for(layer, T, B)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    found = []
+    for run in (layer, compiled):
+        given = leaf(x)
+        output, _ = call(run, given, states, lengths=torch.tensor(LENGTHS, device=DEVICE))
+        found.append((output.detach(), *torch.autograd.grad(output.square().sum(), [given, *layer.parameters()])))
+    for ours, expected in zip(*found, strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_exported_with_its_operator():
+    layer = build("onlstm").eval()
+    x, _ = inputs_for(layer, T, B)
+    program = torch.export.export(layer, (x,))
+    assert "recurrence_triton" in str(program.graph)
+    assert torch.equal(program.module()(x)[0], layer(x)[0])
+
+
 def test_a_second_derivative_is_refused():
     layer = build("onlstm")
     x, states = inputs_for(layer, T, B)
@@ -252,7 +274,7 @@ def test_reasons(monkeypatch):
     full = PeepholeLSTM(D, H, peephole="full", device=DEVICE, backend="triton")
     with pytest.raises(BackendError, match="a full peephole matrix is not in the kernels"):
         full(x)
-    monkeypatch.setattr(backend, "_missing", lambda: "triton is 2.1, older than 3.2")
+    monkeypatch.setattr(backend, "_missing", lambda kind, index: "triton is 2.1, older than 3.2")
     with pytest.raises(BackendError, match=r"triton is 2\.1, older than 3\.2"):
         layer(x)
     monkeypatch.undo()

@@ -107,7 +107,7 @@ def _timed(found: dict[tuple[str, str], Any], calls: int, runs: int, device: str
     return [Row(*key, medians[key], amount) for key, (_, amount) in found.items()]
 
 
-def _clock(step: Callable[[], None], calls: int, device: str) -> float:
+def _clock(step: Callable[[], object], calls: int, device: str) -> float:
     """Seconds of one call."""
     if device == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

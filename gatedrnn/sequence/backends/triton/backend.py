@@ -57,32 +57,28 @@ class Triton:
 
     def run(self, request: Request) -> Result:
         """Project the input, run the operator, and cut its results out."""
-        from gatedrnn.sequence.backends.triton import operators  # noqa: F401 - registers the operators; imports Triton
-
         plan, spec, reverse, lengths = _plan(request), request.spec, request.reverse, request.lengths_B
         assert isinstance(plan, Plan)
         params = fold(request.params, spec, request.scale_R)
         x_TBR, extra = _projected(request, plan, params)
-        real = torch.promote_types(x_TBR.dtype, torch.float32)
-        states = request.state
-        with torch.autocast(x_TBR.device.type, enabled=False):
-            keep = torch.is_grad_enabled() or request.return_gates
-            h_all, s_all, gates = torch.ops.gatedrnn.recurrence_triton(
-                x_TBR, params.weight_hh.to(x_TBR.dtype), None if extra is None else extra.to(real),
-                states[0].to(x_TBR.dtype), states[-1].to(real), lengths, plan.text(), reverse, keep,
-            )  # fmt: skip
-            last, steps = (0 if reverse else -1), slice(0, -1) if reverse else slice(1, None)
-            output = h_all[steps]
-            finals = (h_all[last], s_all[last]) if len(states) > 1 else (s_all[last],)
-            finals = tuple(after.to(before.dtype) for after, before in zip(finals, states, strict=True))
-            found = trace(plan, spec, gates) if request.return_gates else None
-            if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
-                found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
-            if lengths is not None:
-                dead = (torch.arange(len(output), device=output.device)[:, None] >= lengths)[..., None]
-                output = output.masked_fill(dead, 0)
-                found = found and {name: gate.masked_fill(dead, 0) for name, gate in found.items()}
-            return Result(output.to(states[0].dtype), finals, found)
+        real = torch.float64 if x_TBR.dtype == torch.float64 else torch.float32
+        states, keep = request.state, torch.is_grad_enabled() or request.return_gates
+        h_all, s_all, gates = torch.ops.gatedrnn.recurrence_triton(
+            x_TBR, params.weight_hh.to(x_TBR.dtype), None if extra is None else extra.to(real),
+            states[0].to(x_TBR.dtype), states[-1].to(real), lengths, plan.text(), reverse, keep,
+        )  # fmt: skip
+        last, steps = (0 if reverse else -1), slice(0, -1) if reverse else slice(1, None)
+        output = h_all[steps].to(states[0].dtype)
+        finals = (h_all[last], s_all[last])[-len(states) :]  # where there is no c, s_all is h in full precision
+        finals = tuple(after.to(before.dtype) for after, before in zip(finals, states, strict=True))
+        found = trace(plan, spec, gates) if request.return_gates else None
+        if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
+            found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
+        if lengths is not None:
+            dead = (torch.arange(len(output), device=output.device)[:, None] >= lengths)[..., None]
+            output = output.masked_fill(dead, 0)
+            found = found and {name: gate.masked_fill(dead, 0) for name, gate in found.items()}
+        return Result(output, finals, found)
 
 
 def _plan(request: Request) -> Plan | str:
@@ -117,25 +113,40 @@ def _storage(x: Tensor) -> torch.dtype:
 def _unavailable(device: torch.device) -> str | None:
     if device.type == "cpu" and not _interpreting():
         return "tensors are on cpu (TRITON_INTERPRET=1 would interpret the kernels there)"
-    return _missing() if device.type in ("cuda", "cpu") else f"tensors are on {device}"
+    return _missing(device.type, device.index or 0) if device.type in ("cuda", "cpu") else f"tensors are on {device}"
 
 
 def _interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _missing() -> str | None:
-    return _installed()
+def _missing(kind: str, index: int) -> str | None:
+    return _installed() or (_too_old(index) if kind == "cuda" else None)
 
 
 @functools.cache
 def _installed() -> str | None:
+    """None once the operators are registered, or why they cannot be."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     version = importlib.metadata.version("triton")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         return f"triton is {version}, older than {'.'.join(map(str, OLDEST))}"
+    try:
+        from gatedrnn.sequence.backends.triton import operators  # noqa: F401 - imports Triton
+    except (ImportError, OSError) as error:  # a library that does not load here
+        return f"{type(error).__name__}: {error}"
     return None
+
+
+@functools.cache
+def _too_old(index: int) -> str | None:
+    if torch.version.cuda is None:  # ROCm counts otherwise
+        return None
+    capability = torch.cuda.get_device_capability(index)
+    return (
+        None if capability >= (7, 0) else f"the GPU has compute capability {capability[0]}.{capability[1]}, below 7.0"
+    )
 
 
 for _function in (_interpreting, _missing):  # torch.compiler.assume_constant_result, without importing the compiler
