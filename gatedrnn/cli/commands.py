@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gatedrnn.cells import CELLS
+from gatedrnn.cli.parsing import eval_parsing, parse  # noqa: F401 - commands, found here by name
+from gatedrnn.cli.text import nothing
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.data import (
@@ -24,13 +26,10 @@ from gatedrnn.data import (
     Vocabulary,
     find_splits,
     read_lines,
-    read_sentences,
-    read_treebank,
     write_corpus,
 )
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.training.run import CHECKPOINT_FOLDER, TOKENS_FOLDER, VOCABULARY_FILE, Run, load_run
-from gatedrnn.trees import Gold, Span
 
 Options = Any
 
@@ -187,83 +186,6 @@ def generate(options: Options) -> None:
     print(run.vocabulary.text(words))
 
 
-def parse(options: Options) -> None:
-    """`gatedrnn parse`."""
-    from gatedrnn.studies.parsing import default_layer
-    from gatedrnn.studies.parsing import read_sentences as read
-    from gatedrnn.trees import brackets, distances_to_spans
-
-    run = load_run(options.run)
-    run.vocabulary.require_words("parse")
-    layer = default_layer(run.model) if options.layer is None else options.layer
-    read(run.model, [], run.vocabulary.ids[EOS], layer)
-    for start, sentences in _chunks(options.file, 1024):
-        ids = [run.vocabulary.encode_foreign(words) for words in sentences]
-        for k, (words, reading) in enumerate(
-            zip(sentences, read(run.model, ids, run.vocabulary.ids[EOS], layer), strict=True), start
-        ):
-            spans = distances_to_spans(reading.distances, options.algorithm)
-            tree = brackets(spans, words)
-            if options.json:
-                record = {"words": words, "tree": tree, "distances": reading.distances}
-                print(json.dumps(record | {"layer": layer, "algorithm": options.algorithm}, ensure_ascii=False))
-            else:
-                print(tree)
-            if options.svg:
-                _draw(Path(options.svg) / f"{k + 1:05d}.svg", spans, words)
-
-
-def eval_parsing(options: Options) -> None:
-    """`gatedrnn eval-parsing`."""
-    from gatedrnn.studies.parsing import default_layer, evaluate_parsing
-    from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
-    from gatedrnn.trees import ALGORITHMS, gold_tree
-
-    if options.run is None and not options.baseline:
-        raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
-    run = load_run(options.run) if options.run else None
-    if run:
-        run.vocabulary.require_words("eval-parsing")
-    gold = [gold_tree(tree, options.words) for tree in read_treebank(options.treebank)]
-    baselines = options.baseline or DEFAULT_BASELINES
-    layer = None if run is None else default_layer(run.model) if options.layer is None else options.layer
-    predicted = None if run is None or layer is None else _induced(run, gold, layer)
-    chosen = predicted[options.algorithm] if predicted else None
-    result = evaluate_parsing(gold, chosen, max_words=options.max_words, baselines=baselines)
-    if options.json:
-        head = {"sentences": result.sentences, "algorithm": options.algorithm, "layer": layer}
-        tail = {"max_words": result.max_words, "words": options.words, "scores": result.scores}
-        print(json.dumps(head | tail | {"label_recall": result.recall}))
-        return
-    table = _score_table(f"{result.sentences} sentences, words by rule {options.words}")
-    for algorithm in ALGORITHMS if predicted else ():
-        other = evaluate_parsing(gold, predicted[algorithm], max_words=options.max_words, baselines=())  # type: ignore[index]
-        _score_row(table, f"model, layer {layer}, {algorithm}", other.scores["model"])
-    for name in baselines:
-        _score_row(table, name.replace("_", " "), result.scores[name])
-    console = Console()
-    console.print(table)
-    if result.recall:
-        frequent = list(result.recall.items())[:12]
-        recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
-        console.print(
-            f"recall by label ({options.algorithm}), in percent (constituents): {recall}",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _induced(run: Run, gold: list[Gold], layer: int) -> dict[str, list[set[Span]]]:
-    """The model's spans for every gold tree, by algorithm; none for a tree without a word."""
-    from gatedrnn.studies.parsing import read_sentences as read
-    from gatedrnn.trees import ALGORITHMS, distances_to_spans
-
-    ids = (run.vocabulary.encode_foreign(tree.words) for tree in gold if len(tree))
-    readings = read(run.model, ids, run.vocabulary.ids[EOS], layer)
-    distances = [next(readings).distances if len(tree) else [] for tree in gold]
-    return {a: [distances_to_spans(d, a) if d else set() for d in distances] for a in ALGORITHMS}
-
-
 def bench(options: Options) -> int:
     """`gatedrnn bench`."""
     from gatedrnn.studies.speed import GPU_GRID, markdown, measure
@@ -343,35 +265,7 @@ def _texts(run: Run, path: str) -> Iterator[list[str]]:
         if tokens or run.config.data.empty_lines == "eos":
             yield tokens
     if not found:
-        raise _nothing(path)
-
-
-def _nothing(path: str) -> DataError:
-    name = "standard input" if path == "-" else path
-    return DataError(name, "must hold at least one sentence", "an empty text", "Check the file")
-
-
-def _chunks(path: str, size: int) -> Any:
-    """Sentences of a text in lists of `size`, with the number of the first; nothing to read is an error."""
-    start, chunk = 0, []
-    for _, words in read_sentences(path):
-        chunk.append(words)
-        if len(chunk) == size:
-            yield start, chunk
-            start, chunk = start + size, []
-    if chunk:
-        yield start, chunk
-    elif start == 0:
-        raise _nothing(path)
-
-
-def _draw(path: Path, spans: Any, words: list[str]) -> None:
-    import svgling
-
-    from gatedrnn.core.files import write_text
-    from gatedrnn.trees import spans_to_tree
-
-    write_text(path, svgling.draw_tree(spans_to_tree(spans, words)).get_svg().tostring())
+        raise nothing(path)
 
 
 def _describe(console: Console, corpus: Corpus, doing: str) -> None:
@@ -384,18 +278,6 @@ def _describe(console: Console, corpus: Corpus, doing: str) -> None:
         soft_wrap=True,
     )
     console.print(doing, highlight=False, soft_wrap=True)
-
-
-def _score_table(title: str) -> Table:
-    table = Table(title=f"unlabelled F1 in percent, {title}")
-    table.add_column("trees")
-    for name in ("A", "AW", "B", "B*", "corpus"):
-        table.add_column(name, justify="right")
-    return table
-
-
-def _score_row(table: Table, name: str, scores: dict[str, float]) -> None:
-    table.add_row(name, *(f"{value:.2f}" for value in scores.values()))
 
 
 def _free(path: Path) -> Path:

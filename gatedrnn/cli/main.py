@@ -102,8 +102,12 @@ def _generate(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
 
 
-def _layer_and_algorithm(parser: ArgumentParser) -> None:
-    parser.add_argument("--layer", type=int | None, help="from 1 [the second, or the only one]")
+def _layer_and_algorithm(parser: ArgumentParser, several: bool = False) -> None:
+    told = "from 1 [the second, or the only one]"
+    if several:
+        parser.add_argument("--layer", type=int, action="append", help=f"repeatable: {told}")
+    else:
+        parser.add_argument("--layer", type=int | None, help=told)
     parser.add_argument(
         "--algorithm", choices=ALGORITHMS, default="unbiased", help="biased as published (leans right), or unbiased"
     )
@@ -120,10 +124,10 @@ def _eval_parsing(parser: ArgumentParser) -> None:
     from gatedrnn.studies.parsing import BASELINE_NAMES
 
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", type=str | None, help="folder of a trained run; none for baselines"
+        "run", metavar="RUN", nargs="*", type=str, help="folder of a trained run; several vote; none for baselines"
     )
     parser.add_argument("--treebank", metavar="FILE", required=True, help="gold trees in Penn brackets, .gz too")
-    _layer_and_algorithm(parser)
+    _layer_and_algorithm(parser, several=True)
     names = ", ".join(BASELINE_NAMES)
     parser.add_argument(
         "--baseline", metavar="NAME", action="append", help=f"repeatable: {names} [all but balanced_up]"

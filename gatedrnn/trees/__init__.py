@@ -1,9 +1,10 @@
 """Phrase structure: spans, distances → trees, F1 by published protocols, baselines; knows no model and no torch."""
 
 from gatedrnn.trees.baselines import BASELINES, balanced, balanced_up, left, random_spans, right, upper_bound
+from gatedrnn.trees.consensus import consensus
 from gatedrnn.trees.distances import ALGORITHMS, distances_to_spans
 from gatedrnn.trees.gold import KEEP_RULES, Gold, gold_tree, keep_word
-from gatedrnn.trees.scores import PROTOCOLS, Score, label_recall, score
+from gatedrnn.trees.scores import PROTOCOLS, Score, label_recall, score, sentence_f1
 from gatedrnn.trees.spans import Span, brackets, spans_to_tree
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "balanced",
     "balanced_up",
     "brackets",
+    "consensus",
     "distances_to_spans",
     "gold_tree",
     "keep_word",
@@ -25,6 +27,7 @@ __all__ = [
     "random_spans",
     "right",
     "score",
+    "sentence_f1",
     "spans_to_tree",
     "upper_bound",
 ]

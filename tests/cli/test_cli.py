@@ -203,6 +203,23 @@ def test_eval_parsing_of_a_run(work, algorithm, max_words):
     assert f"{found['scores']['model']['B']:.2f}" in table
 
 
+def test_several_layers_vote(work):
+    treebank = ["--treebank", work / "text" / "test.trees"]
+    arguments = ["eval-parsing", work / "run", *treebank, "--layer", 1, "--layer", 2]
+    found = json.loads(works(*arguments, "--json"))
+    assert found["layer"] == [1, 2]
+    for voter, layer in zip(found["voters"], (1, 2), strict=True):
+        alone = json.loads(works("eval-parsing", work / "run", *treebank, "--layer", layer, "--json"))
+        assert voter == {"run": str(work / "run"), "layer": layer, "scores": alone["scores"]["model"]}
+        assert "voters" not in alone
+    assert found["scores"]["model"]["A"] <= found["scores"]["upper_bound"]["A"]
+    table = works(*arguments)
+    assert "consensus of 2, unbiased" in table and f"{found['scores']['model']['B']:.2f}" in table
+    shutil.copytree(work / "run", work / "twin")
+    twins = json.loads(works("eval-parsing", work / "run", work / "twin", *treebank, "--json"))
+    assert twins["layer"] == [2, 2] and twins["scores"]["model"] == twins["voters"][0]["scores"]
+
+
 def test_eval_parsing_of_baselines_needs_no_run(work):
     chosen = ["--baseline", "left", "--baseline", "balanced_up"]
     found = json.loads(works("eval-parsing", "--treebank", work / "text" / "test.trees", *chosen, "--json"))

@@ -1,6 +1,10 @@
 """The `triton` backend against the reference: on a GPU where there is one, else in Triton's interpreter on the CPU."""
 
 import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -367,3 +371,13 @@ def test_ten_thousand_steps_neither_leak_nor_hang():
             torch.cuda.synchronize()
             used.append(torch.cuda.memory_allocated())
     assert used[1] <= used[0] + (1 << 20)
+
+
+def test_kernels_compile_for_gpus_without_one(tmp_path):
+    script = Path(__file__).with_name("triton_compile.py")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(script), "80"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    built = {tuple(line.split()[:2]) for line in done.stdout.splitlines()}
+    assert {("onlstm", "backward"), ("gru_before", "forward_second"), ("rnn_relu", "forward")} <= built
+    assert len(done.stdout.splitlines()) == 3 * (2 * 9 + 2)

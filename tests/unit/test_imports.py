@@ -22,3 +22,12 @@ def test_a_model_loads_nothing_heavy():
 def test_importing_takes_little_more_than_torch():
     code = "import time, torch; t = time.perf_counter(); import gatedrnn; print(time.perf_counter() - t)"
     assert min(float(python(code)) for _ in range(3)) <= 0.3
+
+
+def test_a_layer_on_the_cpu_imports_nothing_of_a_gpu():
+    code = """
+import sys, torch, gatedrnn
+gatedrnn.ONLSTM(3, 4)(torch.zeros(2, 1, 3))[0].sum().backward()
+print([m for m in sys.modules if m.startswith(("triton", "gatedrnn.sequence.backends.triton."))], torch.cuda.is_initialized())
+"""
+    assert python(code) == "['gatedrnn.sequence.backends.triton.backend'] False"

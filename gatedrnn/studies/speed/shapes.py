@@ -59,8 +59,14 @@ SHAPES = {
 }
 
 
-GPU_GRID = [f"H{H}-B{B}-T{T}" for T in (70, 512, 2048) for H in (256, 650, 1150, 2048) for B in (1, 20, 64, 256)]
-"""One layer H → H, training; "-inference" may be appended."""
+GPU_GRID = [
+    f"H{H}-B{B}-T{T}{kind}"
+    for kind in ("", "-inference")
+    for T in (70, 512, 2048)
+    for H in (256, 650, 1150, 2048)
+    for B in (1, 20, 64, 256)
+]
+"""One layer H → H."""
 
 
 def shape_named(name: str) -> Shape:

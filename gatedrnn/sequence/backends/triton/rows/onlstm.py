@@ -24,7 +24,7 @@ def _softmax(x, u, k, K, like):
 
 
 @triton.jit
-def _split(p, p_next, k, HARD: tl.constexpr, gate: tl.constexpr | int):
+def _split(p, p_next, k, HARD: tl.constexpr, gate):
     """Σ_{j≤k} p_j and Σ_{j>k} p_j; of the likeliest split point if hard."""
     if (HARD >> gate) & 1:
         best = tl.argmax(p, 0)

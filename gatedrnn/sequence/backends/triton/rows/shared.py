@@ -55,7 +55,7 @@ def tanh(x):
 
 
 @triton.jit
-def value(y, HARD: tl.constexpr, k: tl.constexpr | int):
+def value(y, HARD: tl.constexpr, k):
     """Gate k as the equation reads it: binary if bit k of HARD is set."""
     if (HARD >> k) & 1:
         y = tl.where(y > 0.5, 1.0, 0.0).to(y.dtype)

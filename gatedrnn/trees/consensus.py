@@ -1,0 +1,69 @@
+"""One binary tree out of many: minimum Bayes risk over spans.
+
+Each tree votes for its spans. The binary tree with the greatest sum of votes has the greatest expected F1 against a tree drawn
+from the voters, since all binary trees over n words have n − 1 spans. Found exactly, from narrow spans to wide ones.
+"""
+
+from collections import Counter
+from collections.abc import Sequence, Set
+
+import numpy as np
+
+from gatedrnn.core.checks import positive_int
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.trees.spans import Span
+
+LONGEST = 2000
+"""Words of the longest sentence: time grows with their cube, memory with their square."""
+
+
+def consensus(voters: Sequence[Set[Span]], n: int) -> set[Span]:
+    """Spans of width ≥ 2 of the binary tree over n words that `voters` agree with most, the whole sentence among them.
+
+    Equations: Goodman 1996, "Parsing algorithms and metrics" (labelled recall), for trees without labels. Departs: none.
+    Args:
+        voters: spans of each tree, at least one.
+        n: words of the sentence, 1 … 2000.
+
+    Returns: its spans; of several such trees the one that cuts first at its leftmost place, from the top.
+    Raises: ArgumentError: no voter, a span outside the sentence, or a sentence that is too long.
+    """
+    positive_int("consensus.n", n)
+    if not voters:
+        raise ArgumentError("consensus.voters", "must have at least one tree", 0, "Give the trees of a model")
+    if n > LONGEST:
+        raise ArgumentError("consensus.n", f"must be at most {LONGEST} words", n, "Leave longer sentences to one model")
+    votes = Counter(span for voter in voters for span in voter)
+    outside = next((span for span in votes if not 0 <= span[0] < span[1] <= n), None)
+    if outside is not None:
+        raise ArgumentError("consensus.voters", f"must have spans inside 0…{n}", outside, "Check the sentence's words")
+    return _traced(_cuts(votes, n), n)
+
+
+def _cuts(votes: Counter[Span], n: int) -> np.ndarray:
+    """Where to cut each span [i, j): cut[i, j], the leftmost of the best places."""
+    total = np.zeros((n + 1, n + 1))  # by start and end
+    by_end = np.zeros((n + 1, n + 1))  # the same by end and start, so that both parts of a cut lie in a row
+    cut = np.zeros((n + 1, n + 1), dtype=np.int32)
+    own = np.zeros((n + 1, n + 1))
+    for (i, j), count in votes.items():
+        own[i, j] = count
+    for width in range(2, n + 1):
+        for i in range(n - width + 1):
+            j = i + width
+            parts = total[i, i + 1 : j] + by_end[j, i + 1 : j]
+            k = int(parts.argmax())
+            cut[i, j] = i + 1 + k
+            total[i, j] = by_end[j, i] = parts[k] + own[i, j]
+    return cut
+
+
+def _traced(cut: np.ndarray, n: int) -> set[Span]:
+    spans, stack = set(), [(0, n)]
+    while stack:
+        i, j = stack.pop()
+        if j - i >= 2:
+            spans.add((i, j))
+            k = int(cut[i, j])
+            stack += [(i, k), (k, j)]
+    return spans

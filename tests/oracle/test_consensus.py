@@ -1,0 +1,57 @@
+"""The consensus tree against every binary tree there is."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.trees import consensus, random_spans, right, sentence_f1
+
+
+def every_tree(i, j):
+    """The spans of every binary tree over words i … j − 1."""
+    if j - i < 2:
+        yield frozenset()
+        return
+    for k in range(i + 1, j):
+        for one in every_tree(i, k):
+            for other in every_tree(k, j):
+                yield one | other | {(i, j)}
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+@pytest.mark.parametrize("voters", [1, 2, 3, 7])
+def test_no_binary_tree_has_more_votes_or_a_higher_expected_f1(n, voters):
+    generator = random.Random(10 * n + voters)
+    trees = list(every_tree(0, n))
+    for _ in range(10):
+        given = [random_spans(n, generator) for _ in range(voters)]
+        votes = Counter(span for tree in given for span in tree)
+        found = consensus(given, n)
+        assert frozenset(found) in trees
+        assert sum(votes[span] for span in found) == max(sum(votes[span] for span in tree) for tree in trees)
+        expected = [sum(sentence_f1(tree, voter) for voter in given) for tree in trees]
+        assert sum(sentence_f1(found, voter) for voter in given) == pytest.approx(max(expected))
+
+
+def test_one_voter_has_its_way():
+    generator = random.Random(1)
+    for n in (1, 2, 30, 200):
+        tree = random_spans(n, generator)
+        assert consensus([tree], n) == tree
+    assert consensus([right(9)] * 3 + [random_spans(9, generator)] * 2, 9) == right(9)
+
+
+@pytest.mark.parametrize(
+    ("voters", "n", "told"),
+    [
+        ([], 3, "at least one tree; got 0"),
+        ([{(0, 4)}], 3, r"inside 0…3; got \(0, 4\)"),
+        ([set()], 2001, "got 2001"),
+        ([set()], 0, "got 0"),
+    ],
+)
+def test_what_cannot_be_is_told(voters, n, told):
+    with pytest.raises(ArgumentError, match=told):
+        consensus(voters, n)
