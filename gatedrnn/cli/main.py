@@ -105,7 +105,7 @@ def _generate(parser: ArgumentParser) -> None:
 def _layer_and_algorithm(parser: ArgumentParser, several: bool = False) -> None:
     told = "from 1 [the second, or the only one]"
     if several:
-        parser.add_argument("--layer", type=int, action="append", help=f"repeatable: {told}")
+        parser.add_argument("--layer", metavar="N", action="append", help=f"repeatable: {told}")
     else:
         parser.add_argument("--layer", type=int | None, help=told)
     parser.add_argument(

@@ -56,7 +56,7 @@ def eval_parsing(options: Options) -> None:
     for run in runs:
         run.vocabulary.require_words("eval-parsing")
     gold = [gold_tree(tree, options.words) for tree in read_treebank(options.treebank)]
-    voters = _voters(runs, options.layer, gold)
+    voters = _voters(runs, _whole_numbers(options.layer), gold)
     trees = _agreed(list(voters.values()), gold) if len(voters) > 1 else next(iter(voters.values()), None)
     baselines = options.baseline or DEFAULT_BASELINES
 
@@ -103,6 +103,14 @@ def _print_scores(result: Any, rows: list[tuple[str, dict[str, float]]], options
         recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
         head = f"recall by label ({options.algorithm}), in percent (constituents)"
         console.print(f"{head}: {recall}", highlight=False, soft_wrap=True)
+
+
+def _whole_numbers(layers: list[str] | None) -> list[int] | None:
+    """The layers named, None for the usual one. Raises: ArgumentError: no number."""
+    try:
+        return [int(layer) for layer in layers] if layers else None
+    except ValueError as error:
+        raise ArgumentError("--layer", "must be whole numbers from 1", layers, "Name a layer of the model") from error
 
 
 def _voters(runs: list[Run], layers: list[int] | None, gold: list[Gold]) -> dict[tuple[str, int], Trees]:
