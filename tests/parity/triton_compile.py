@@ -1,4 +1,4 @@
-"""Compile every Triton kernel for a GPU, which needs none: `python triton_compile.py CAPABILITY`. One line a kernel."""
+"""Compile every Triton kernel, with the arguments that the loops give it, for a GPU, which needs none: `… CAPABILITY`."""
 
 import sys
 
@@ -7,36 +7,50 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gatedrnn.sequence.backends.triton import loops
+from gatedrnn.sequence.plan import Plan
 
-STORAGE = {"x", "u", "h_all", "work", "grad_h", "dh_u", "dx", "du"}  # the others are states, or as the test says
+STORAGE = {"x", "u", "h_all", "work", "grad_h", "dh_u", "dx", "du"}  # of gates below; the others are states
 INTEGERS = {"t", "old", "new", "B", "H"}
-CONSTANTS = {
-    "HARD": 0b111111, "KEEP": 1, "RAGGED": True, "GRAD_S": True, "GRAD_GATES": True,
-    "K": 115, "C": 10, "BLOCK": 128, "BLOCK_C": 16,
-}  # fmt: skip
+FORWARD = {"KEEP": 1, "RAGGED": True}
+BACKWARD = {"RAGGED": True, "GRAD_S": True, "GRAD_GATES": True}
+
+
+class Recorder:
+    """Takes the place of a kernel and keeps what it is launched with."""
+
+    def __getitem__(self, grid):
+        return self.launch
+
+    def launch(self, *arguments, num_warps, **constants):
+        self.arguments, self.constants, self.warps = arguments, constants, num_warps
 
 
 def main(capability: int) -> None:
     for name, rows in loops._ROWS.items():
-        for part in ("forward", "forward_second", "backward", "backward_second"):
-            kernel = getattr(rows, part)
-            for storage in ("fp32", "bf16", "fp16") if kernel is not None else ():
-                constants = {k: v for k, v in (CONSTANTS | dict(rows.constants)).items() if k in kernel.arg_names}
-                gates = "fp32" if name == "onlstm" else storage
-
-                def kind(argument, constants=constants, storage=storage, gates=gates):
-                    if argument in constants:
-                        return "constexpr"
-                    if argument in INTEGERS:
-                        return "i32"
-                    if argument == "lengths":
-                        return "*i64"
-                    return f"*{storage if argument in STORAGE else gates if argument in ('gates', 'grad_gates') else 'fp32'}"
-
-                signature = {argument: kind(argument) for argument in kernel.arg_names}
+        split = {"split_points": 115, "chunk": 10} if name == "onlstm" else {}
+        plan = Plan(name, 1150, 4600, 4600, 0, 4600, hard=0b111111, **split)
+        for part, names, flags in (
+            ("forward", loops._FORWARD, FORWARD),
+            ("forward_second", loops._FORWARD, FORWARD),
+            ("backward", loops._BACKWARD, BACKWARD),
+            ("backward_second", loops._BACKWARD, BACKWARD),
+        ):
+            kernel, launched = getattr(rows, part), Recorder()
+            if kernel is None:
+                continue
+            loops._launcher(plan, 20, rows, flags)(launched, list(names), 0, 0, 1)
+            constants = {p.name for p in kernel.params if p.is_constexpr}
+            assert constants == set(launched.constants), (name, part, constants ^ set(launched.constants))
+            assert [*launched.arguments[: len(names)]] == kernel.arg_names[: len(names)], (name, part)
+            assert len(launched.arguments) + len(constants) == len(kernel.arg_names), (name, part)
+            for storage in ("fp32", "bf16", "fp16"):
+                kinds = dict.fromkeys(kernel.arg_names, "*fp32") | dict.fromkeys(STORAGE, f"*{storage}")
+                kinds |= dict.fromkeys(("gates", "grad_gates"), "*fp32" if name == "onlstm" else f"*{storage}")
+                kinds |= {"lengths": "*i64"} | dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(constants, "constexpr")
+                signature = {argument: kinds[argument] for argument in kernel.arg_names}
+                source = ASTSource(fn=kernel, signature=signature, constexprs=launched.constants)
                 built = triton.compile(
-                    ASTSource(fn=kernel, signature=signature, constexprs=constants),
-                    target=GPUTarget("cuda", capability, 32),
+                    source, target=GPUTarget("cuda", capability, 32), options={"num_warps": launched.warps}
                 )
                 print(name, part, storage, len(built.asm["ptx"]), flush=True)
 

@@ -64,6 +64,8 @@ def measure(
     one_of("bench.device", device, ["cpu", "cuda"])
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("bench.device", "must be there", "cuda, and torch sees no GPU", "Leave --device out")
+    if device == "cuda":  # cuDNN rounds float32 to TF32 unless told not to, products do not
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32
     for backend in backends:
         one_of("bench.backend", backend, [*BACKENDS, "compiled"])
     rows = _timed(dict(candidates(shape, cells, backends, mm, parts, device)), shape.calls, runs, device)

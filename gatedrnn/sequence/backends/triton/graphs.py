@@ -1,7 +1,7 @@
 """A loop over time as one CUDA graph: its hundreds of launches become one, and no gap lies between its kernels.
 
-The first call of a shape runs as it is (and compiles kernels); the second is captured, on buffers that stay; later ones copy
-their inputs there, replay, and copy the results. Loops of fewer steps share the buffers of the longest.
+The first call of a shape runs as it is (and compiles kernels); the second runs, and is captured, on buffers that stay; later ones
+copy their inputs there, replay, and copy the results. Loops of fewer steps share the buffers of the longest.
 """
 
 from collections import OrderedDict
@@ -60,10 +60,13 @@ def run(
             return
         kept = _find(key, steps, timed, buffers)
         views = {name: _view(tensor, name, steps, timed) for name, tensor in kept.buffers.items()}
-        if steps not in kept.graphs:
-            kept.graphs[steps] = _capture(function, views)
         _copy(views, given)
-        kept.graphs[steps].replay()
+        graph = kept.graphs.get(steps)
+        if graph is None:
+            function(views)  # compiles what these addresses need: nothing may be compiled during a capture
+            kept.graphs[steps] = _capture(function, views)
+        else:
+            graph.replay()
         _copy(out, {name: views[name] for name in out})
 
 
