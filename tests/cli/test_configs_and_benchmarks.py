@@ -28,6 +28,31 @@ def test_config_trains(config: Path, tmp_path: Path, capsys):
     assert "best valid perplexity" in capsys.readouterr().out
 
 
+def test_tensorboard_has_every_epoch(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no TensorBoard")
+    (tmp_path / "text").mkdir()
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / "text" / name).write_text("the old pilot sleeps\n" * 280)
+    options = [
+        "--config",
+        str(ROOT / "configs" / "gum-small.yaml"),
+        "--training.epochs",
+        "2",
+        "--training.device",
+        "cpu",
+    ]
+    run = tmp_path / "run"
+    assert (
+        main(["train", *options, "--data", str(tmp_path / "text"), "--out", str(run), "--training.tensorboard", "true"])
+        == 0
+    )
+    found = events.EventAccumulator(str(run / "tensorboard"))
+    found.Reload()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = [(scalar.step, scalar.value) for scalar in found.Scalars("valid_perplexity")]
+    assert logged == [(line["step"], pytest.approx(line["valid_perplexity"])) for line in lines]
+
+
 def test_recurrence_benchmark_runs():
     command = [sys.executable, str(ROOT / "benchmarks" / "recurrence.py"), "--runs", "1", "--cell", "lstm"]
     done = subprocess.run(
