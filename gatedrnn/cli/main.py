@@ -134,6 +134,10 @@ def _eval_parsing(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--max-words", type=int | None, help="score sentences of at most so many words")
     parser.add_argument("--words", choices=tuple(KEEP_RULES), default="ptb", help="which terminals count")
+    parser.add_argument(
+        "--bootstrap", type=int, default=0, metavar="N", help="95 %% intervals from N samples of the sentences"
+    )
+    parser.add_argument("--by-length", action="store_true", help="also by length of sentence")
 
 
 def _bench(parser: ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from gatedrnn.cli.text import nothing
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, read_sentences, read_treebank
 from gatedrnn.training.run import Run, load_run
-from gatedrnn.trees import ALGORITHMS, Gold, Span
+from gatedrnn.trees import ALGORITHMS, Gold, Span, agreement
 
 Options = Any
 Trees = dict[str, list[set[Span]]]
@@ -46,7 +46,7 @@ def parse(options: Options) -> None:
 
 def eval_parsing(options: Options) -> None:
     """`gatedrnn eval-parsing`."""
-    from gatedrnn.studies.parsing import evaluate_parsing
+    from gatedrnn.studies.parsing import by_length, evaluate_parsing
     from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
     from gatedrnn.trees import gold_tree
 
@@ -60,49 +60,100 @@ def eval_parsing(options: Options) -> None:
     trees = _agreed(list(voters.values()), gold) if len(voters) > 1 else next(iter(voters.values()), None)
     baselines = options.baseline or DEFAULT_BASELINES
 
-    def scored(trees: Trees | None, algorithm: str, names: Any = ()) -> Any:
-        predicted = trees[algorithm] if trees else None
-        return evaluate_parsing(gold, predicted, max_words=options.max_words, baselines=names)
+    def scored(trees: Trees | None, algorithm: str, names: Any = (), samples: int = 0) -> Any:
+        predicted, limit = trees[algorithm] if trees else None, options.max_words
+        return evaluate_parsing(gold, predicted, max_words=limit, baselines=names, samples=samples)
 
-    result = scored(trees, options.algorithm, baselines)
-    if not options.json:
-        rows = [
-            (name, layer, a, scored(own, a).scores["model"])
-            for (name, layer), own in voters.items()
-            for a in ALGORITHMS
-        ]
-        titled = [
-            (f"{name if len(runs) > 1 else 'model'}, layer {layer}, {a}", found) for name, layer, a, found in rows
-        ]
-        if len(voters) > 1:
-            titled += [(f"consensus of {len(voters)}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
-        titled += [(name.replace("_", " "), result.scores[name]) for name in baselines]
-        _print_scores(result, titled, options)
+    result = scored(trees, options.algorithm, baselines, options.bootstrap)
+    chosen = trees[options.algorithm] if trees else None
+    lengths = by_length(gold, chosen, baselines) if options.by_length else {}
+    if options.json:
+        each = [own[options.algorithm] for own in voters.values()]
+        own_scores = [scored(own, options.algorithm).scores["model"] for own in voters.values()]
+        _print_json(result, lengths, list(voters), own_scores, _agreements(each, gold), options)
         return
+    rows = []
+    for (name, layer), own in voters.items():
+        title = f"{name if len(runs) > 1 else 'model'}, layer {layer}"
+        rows += [(f"{title}, {a}", scored(own, a).scores["model"]) for a in ALGORITHMS]
+    if len(voters) > 1:
+        rows += [(f"consensus of {len(voters)}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
+    rows += [(_shown(name), result.scores[name]) for name in baselines]
+    _print_scores(result, lengths, rows, options)
+    for k, others in enumerate(_agreements([own[options.algorithm] for own in voters.values()], gold)):
+        found = ", ".join(f"{value:.1f}" for value in others)
+        _say(f"agreement of voter {k + 1} with each ({options.algorithm}): F1 {found}")
+
+
+def _agreements(voters: list[list[set[Span]]], gold: list[Gold]) -> list[list[float]]:
+    """F1 of every voter's trees against every voter's; nothing for one."""
+    lengths = [len(tree) for tree in gold]
+    return [[agreement(one, other, lengths) for other in voters] for one in voters] if len(voters) > 1 else []
+
+
+def _print_json(
+    result: Any, lengths: Any, voters: list[Any], scores: list[Any], agreements: list[Any], options: Options
+) -> None:
     layers = [layer for _, layer in voters]
-    head = {"sentences": result.sentences, "algorithm": options.algorithm}
+    head: dict[str, Any] = {"sentences": result.sentences, "algorithm": options.algorithm}
     head |= {"layer": layers[0] if len(layers) == 1 else layers or None}
     head |= {"max_words": result.max_words, "words": options.words, "scores": result.scores}
     if len(voters) > 1:
-        each = {voter: scored(own, options.algorithm).scores["model"] for voter, own in voters.items()}
-        head["voters"] = [{"run": run, "layer": layer, "scores": found} for (run, layer), found in each.items()]
-    print(json.dumps(head | {"label_recall": result.recall}))
+        each = zip(voters, scores, strict=True)
+        head["voters"] = [{"run": run, "layer": layer, "scores": found} for (run, layer), found in each]
+        head["agreement"] = agreements
+    if result.intervals:
+        head["intervals"] = result.intervals
+    if lengths:
+        head["by_length"] = {
+            name: {"sentences": part.sentences, "scores": part.scores} for name, part in lengths.items()
+        }
+    print(json.dumps(head | {"depth": result.depth, "label_recall": result.recall}))
 
 
-def _print_scores(result: Any, rows: list[tuple[str, dict[str, float]]], options: Options) -> None:
-    table = Table(title=f"unlabelled F1 in percent, {result.sentences} sentences, words by rule {options.words}")
-    table.add_column("trees")
-    for name in ("A", "AW", "B", "B*", "corpus"):
-        table.add_column(name, justify="right")
-    for title, scores in rows:
-        table.add_row(title, *(f"{value:.2f}" for value in scores.values()))
-    console = Console()
-    console.print(table)
+def _print_scores(result: Any, lengths: Any, rows: list[tuple[str, dict[str, float]]], options: Options) -> None:
+    columns = ("A", "AW", "B", "B*", "corpus")
+    title = f"unlabelled F1 in percent, {result.sentences} sentences, words by rule {options.words}"
+    _print_table(title, columns, [(name, [f"{value:.2f}" for value in found.values()]) for name, found in rows])
+    if result.intervals:
+        found = [
+            (_shown(name), [f"{low:.1f}–{high:.1f}" for low, high in by.values()])
+            for name, by in result.intervals.items()
+        ]
+        _print_table(
+            f"95 % intervals ({options.algorithm}), {options.bootstrap} samples of the sentences", columns, found
+        )
+    if lengths:
+        title = f"F1 by protocol B and length ({options.algorithm})"
+        of = [f"{name} words ({part.sentences})" for name, part in lengths.items()]
+        parts = [part.scores for part in lengths.values()]
+        _print_table(
+            title, of, [(_shown(name), [f"{part[name]['B']:.1f}" for part in parts]) for name in result.scores]
+        )
+    depths = "  ".join(f"{_shown(name)} {value:.1f}" for name, value in result.depth.items())
+    _say(f"mean depth of trees ({options.algorithm}): {depths}")
     if result.recall:
         frequent = list(result.recall.items())[:12]
         recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
-        head = f"recall by label ({options.algorithm}), in percent (constituents)"
-        console.print(f"{head}: {recall}", highlight=False, soft_wrap=True)
+        _say(f"recall by label ({options.algorithm}), in percent (constituents): {recall}")
+
+
+def _print_table(title: str, columns: Any, rows: list[tuple[str, list[str]]]) -> None:
+    table = Table(title=title)
+    table.add_column("trees")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name, cells in rows:
+        table.add_row(name, *cells)
+    Console().print(table)
+
+
+def _say(text: str) -> None:
+    Console().print(text, highlight=False, soft_wrap=True)
+
+
+def _shown(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _whole_numbers(layers: list[str] | None) -> list[int] | None:

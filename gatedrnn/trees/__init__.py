@@ -4,7 +4,7 @@ from gatedrnn.trees.baselines import BASELINES, balanced, balanced_up, left, ran
 from gatedrnn.trees.consensus import consensus
 from gatedrnn.trees.distances import ALGORITHMS, distances_to_spans
 from gatedrnn.trees.gold import KEEP_RULES, Gold, gold_tree, keep_word
-from gatedrnn.trees.scores import PROTOCOLS, Score, label_recall, score, sentence_f1
+from gatedrnn.trees.scores import PROTOCOLS, Score, agreement, bootstrap, depth, label_recall, score, sentence_f1
 from gatedrnn.trees.spans import Span, brackets, spans_to_tree
 
 __all__ = [
@@ -15,10 +15,13 @@ __all__ = [
     "Gold",
     "Score",
     "Span",
+    "agreement",
     "balanced",
     "balanced_up",
+    "bootstrap",
     "brackets",
     "consensus",
+    "depth",
     "distances_to_spans",
     "gold_tree",
     "keep_word",

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
+import numpy as np
+
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.trees.gold import Gold
 from gatedrnn.trees.spans import Span
@@ -47,35 +49,69 @@ def score(predicted: Sequence[Set[Span]], gold: Sequence[Gold]) -> Score:
 
     Raises: ArgumentError: the numbers of trees differ. DataError: no sentence has a word.
     """
+    values = per_sentence(predicted, gold)
+    found = _percent(values, np.ones((1, len(values))))[0]
+    long = int(values[:, _LONG].sum())
+    return Score(*(float(value) for value in found), sentences_A=len(values), sentences_B=long)
+
+
+def bootstrap(
+    predicted: Sequence[Set[Span]], gold: Sequence[Gold], samples: int = 1000, seed: int = 1
+) -> dict[str, tuple[float, float]]:
+    """95 % interval of each protocol's F1: sentences drawn with replacement, `samples` times; the 2.5 and 97.5 percentiles.
+
+    Arguments and errors as `score`. It tells of the choice of sentences, not of the model's seed.
+    """
+    values = per_sentence(predicted, gold)
+    generator = np.random.default_rng(seed)
+    found = []
+    for start in range(0, samples, 100):  # 100 rows of counts at a time
+        drawn = generator.integers(0, len(values), (min(100, samples - start), len(values)))
+        counts = np.stack([np.bincount(row, minlength=len(values)) for row in drawn])
+        found.append(_percent(values, counts))
+    low, high = np.percentile(np.concatenate(found), [2.5, 97.5], axis=0)
+    return {name: (float(a), float(b)) for name, a, b in zip(PROTOCOLS, low, high, strict=True)}
+
+
+def per_sentence(predicted: Sequence[Set[Span]], gold: Sequence[Gold]) -> np.ndarray:
+    """What each sentence with a word brings [sentences, 7]: F1 of A, AW, B*; whether B counts it; its TP, FP and FN.
+
+    Raises: as `score`.
+    """
     if len(predicted) != len(gold):
         got = f"{len(predicted)} and {len(gold)}"
         raise ArgumentError(
             "score", "must have one predicted tree a gold tree", got, "Check that no sentence was dropped"
         )
-    totals = dict.fromkeys(PROTOCOLS, 0.0)
-    count_a = count_b = hit = extra = missed = 0
+    rows = []
     for spans, tree in zip(predicted, gold, strict=True):
         if not len(tree):
             continue
         whole = {tree.whole}
         p, g = set(spans) - whole, set(tree.spans) - whole
-        count_a += 1
         inner = sentence_f1(p, g)
-        totals["A"] += inner
-        totals["AW"] += sentence_f1(p | whole, g | whole) if len(tree) >= 2 else inner
         if len(tree) == 1:
+            rows.append((inner, inner, 0.0, 0.0, 0.0, 0.0, 0.0))
             continue
-        count_b += 1
-        totals["B"] += inner
-        totals["B_star"] += sentence_f1(p, g | whole) if tree.whole_below_root >= 2 else inner
-        hit, extra, missed = hit + len(p & g), extra + len(p - g), missed + len(g - p)
-    if not count_a:
+        star = sentence_f1(p, g | whole) if tree.whole_below_root >= 2 else inner
+        rows.append((inner, sentence_f1(p | whole, g | whole), star, 1.0, len(p & g), len(p - g), len(g - p)))
+    if not rows:
         raise DataError("score", "must have a sentence with a word that counts", 0, "Choose another word rule")
-    everything = 2 * hit + extra + missed
-    corpus = 200.0 * hit / everything if everything else 100.0
-    percent = {name: 100.0 * totals[name] / count_a for name in ("A", "AW")}
-    percent |= {name: 100.0 * totals[name] / count_b if count_b else 100.0 for name in ("B", "B_star")}
-    return Score(**percent, corpus=corpus, sentences_A=count_a, sentences_B=count_b)
+    return np.array(rows)
+
+
+_A, _AW, _STAR, _LONG, _HIT, _EXTRA, _MISSED = range(7)
+
+
+def _percent(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """F1 in percent by `PROTOCOLS` [samples, 5], each sentence counted so many times [samples, sentences]."""
+    sums, number = counts @ values, counts.sum(1)
+    long = sums[:, _LONG]
+    b = np.divide((counts * values[:, _LONG]) @ values[:, _A], long, out=np.ones(len(counts)), where=long > 0)
+    star = np.divide(sums[:, _STAR], long, out=np.ones(len(counts)), where=long > 0)
+    everything = 2 * sums[:, _HIT] + sums[:, _EXTRA] + sums[:, _MISSED]
+    corpus = np.divide(2 * sums[:, _HIT], everything, out=np.ones(len(counts)), where=everything > 0)
+    return 100.0 * np.stack([sums[:, _A] / number, sums[:, _AW] / number, b, star, corpus], 1)
 
 
 def sentence_f1(predicted: Set[Span], gold: Set[Span]) -> float:
@@ -100,3 +136,23 @@ def label_recall(predicted: Iterable[Set[Span]], gold: Iterable[Gold]) -> dict[s
                 total[label] += 1
                 found[label] += span in spans
     return {label: {"recall": 100.0 * found[label] / n, "count": n} for label, n in total.most_common()}
+
+
+def agreement(one: Sequence[Set[Span]], other: Sequence[Set[Span]], lengths: Sequence[int]) -> float:
+    """Mean F1 in percent of two parsers' trees against each other, as protocol B: the whole sentence and single words left out.
+
+    Args: spans of each tree, and words of each sentence. 100 where no sentence has two words.
+    """
+    found = [
+        sentence_f1(set(a) - {(0, n)}, set(b) - {(0, n)}) for a, b, n in zip(one, other, lengths, strict=True) if n > 1
+    ]
+    return 100.0 * sum(found) / len(found) if found else 100.0
+
+
+def depth(spans: Set[Span], n: int) -> int:
+    """The most spans of width ≥ 2, the whole sentence among them, that lie over one word; 0 for one word."""
+    edges = np.zeros(n + 1, dtype=int)
+    for i, j in {*spans, (0, n)} if n > 1 else ():
+        edges[i] += 1
+        edges[j] -= 1
+    return int(edges.cumsum().max())

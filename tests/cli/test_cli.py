@@ -203,6 +203,28 @@ def test_eval_parsing_of_a_run(work, algorithm, max_words):
     assert f"{found['scores']['model']['B']:.2f}" in table
 
 
+def test_intervals_lengths_and_depth(work):
+    arguments = [
+        "eval-parsing",
+        work / "run",
+        "--treebank",
+        work / "text" / "test.trees",
+        "--bootstrap",
+        50,
+        "--by-length",
+    ]
+    found = json.loads(works(*arguments, "--json"))
+    assert set(found["intervals"]) == PARSERS and set(found["depth"]) == PARSERS | {"gold"}
+    for name, scores in found["scores"].items():
+        for protocol, (low, high) in found["intervals"][name].items():
+            assert 0 <= low <= high <= 100.001 and (name == "random" or low - 1e-6 <= scores[protocol] <= high + 1e-6)
+    assert sum(part["sentences"] for part in found["by_length"].values()) == found["sentences"]
+    assert all(set(part["scores"]) == PARSERS for part in found["by_length"].values())
+    table = works(*arguments)
+    assert "95 % intervals" in table and "1–10 words" in table and "mean depth of trees (unbiased): gold" in table
+    assert "bootstrap" in fails(*arguments[:-3], "--bootstrap", -1)
+
+
 def test_several_layers_vote(work):
     treebank = ["--treebank", work / "text" / "test.trees"]
     arguments = ["eval-parsing", work / "run", *treebank, "--layer", 1, "--layer", 2]
@@ -214,6 +236,8 @@ def test_several_layers_vote(work):
         assert "voters" not in alone
     assert found["scores"]["model"]["A"] <= found["scores"]["upper_bound"]["A"]
     table = works(*arguments)
+    assert found["agreement"][0][0] == pytest.approx(100) and found["agreement"][0][1] == found["agreement"][1][0]
+    assert "agreement of voter 2 with each" in table
     assert "consensus of 2, unbiased" in table and f"{found['scores']['model']['B']:.2f}" in table
     shutil.copytree(work / "run", work / "twin")
     twins = json.loads(works("eval-parsing", work / "run", work / "twin", *treebank, "--json"))

@@ -12,7 +12,11 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.trees import (
     ALGORITHMS,
     BASELINES,
+    PROTOCOLS,
+    agreement,
+    bootstrap,
     brackets,
+    depth,
     distances_to_spans,
     gold_tree,
     label_recall,
@@ -330,3 +334,48 @@ def test_trivial_parsers_give_binary_trees(n):
     assert BASELINES["balanced"](5) == {(0, 5), (0, 2), (2, 5), (3, 5)}
     assert BASELINES["balanced_up"](5) == {(0, 5), (0, 3), (0, 2), (3, 5)}
     assert BASELINES["left"](3) == {(0, 3), (0, 2)} and BASELINES["right"](3) == {(0, 3), (1, 3)}
+
+
+# ---------------------------------------------------------------- intervals, agreement, depth
+
+
+def test_the_interval_is_that_of_sentences_drawn_again():
+    generator = random.Random(3)
+    gold = [
+        gold_tree(Tree.fromstring(line))
+        for line in ("(S (NP (DT a) (NN b)) (VP (VB c) (NP (NN d) (NN e))))",) * 5 + ("(S (NN a) (VB b))",)
+    ]
+    trees = [random_spans(len(tree), generator) for tree in gold]
+    found = bootstrap(trees, gold, samples=400, seed=7)
+    drawn = []
+    for _ in range(400):
+        chosen = [generator.randrange(len(gold)) for _ in gold]
+        drawn.append(score([trees[k] for k in chosen], [gold[k] for k in chosen]).as_dict())
+    for name in PROTOCOLS:
+        values = sorted(sample[name] for sample in drawn)
+        low, high = found[name]
+        assert low <= score(trees, gold).as_dict()[name] <= high
+        assert abs(low - values[10]) < 6 and abs(high - values[-11]) < 6
+    assert bootstrap(trees, gold, samples=150, seed=7) == bootstrap(trees, gold, samples=150, seed=7)
+    whole = [{tree.whole} | set(tree.spans) for tree in gold]
+    assert all(
+        interval == (100.0, 100.0) or interval[0] > 99.9 for interval in bootstrap(whole, gold, samples=20).values()
+    )
+
+
+def test_agreement_is_the_f1_of_one_against_the_other():
+    generator = random.Random(4)
+    one, other = ([random_spans(n, generator) for n in (1, 2, 6, 9)] for _ in range(2))
+    mean = [
+        2 * len(a & b - {(0, n)}) / (2 * (n - 2)) for a, b, n in zip(one, other, (1, 2, 6, 9), strict=True) if n > 2
+    ]
+    assert agreement(one, other, (1, 2, 6, 9)) == pytest.approx(100 * (1 + sum(mean)) / 3)
+    assert agreement(one, one, (1, 2, 6, 9)) == pytest.approx(100)
+
+
+def test_depth_counts_spans_over_a_word():
+    generator = random.Random(5)
+    for n in (1, 2, 3, 8, 15):
+        spans = random_spans(n, generator)
+        assert depth(spans, n) == max(sum(i <= k < j for i, j in spans) for k in range(n))
+    assert depth(set(), 4) == 1 and depth(BASELINES["right"](9), 9) == 8

@@ -6,10 +6,23 @@ from dataclasses import dataclass
 
 from gatedrnn.core.checks import one_of, positive_int
 from gatedrnn.core.errors import DataError
-from gatedrnn.trees import BASELINES, PROTOCOLS, Gold, Score, Span, label_recall, random_spans, score, upper_bound
+from gatedrnn.trees import (
+    BASELINES,
+    PROTOCOLS,
+    Gold,
+    Score,
+    Span,
+    bootstrap,
+    depth,
+    label_recall,
+    random_spans,
+    score,
+    upper_bound,
+)
 
 RANDOM_SEEDS = (1, 2, 3, 4, 5)
 BASELINE_NAMES = ("left", "right", "balanced", "balanced_up", "random", "upper_bound")
+LENGTHS = ((1, 10), (11, 20), (21, 30), (31, 40), (41, None))
 DEFAULT_BASELINES = ("left", "right", "balanced", "random", "upper_bound")
 
 
@@ -22,52 +35,80 @@ class ParsingResult:
         max_words: longest sentence scored, None for any.
         scores: F1 in percent by parser ("model", "left", …) and protocol; "random" is the mean over five seeds.
         recall: of the model's gold constituents by label; empty without a model.
+        intervals: 95 % intervals of the same (low, high), of one seed for "random"; empty unless asked for.
+        depth: mean depth of the trees by parser, of "gold" too: the most constituents over one word.
     """
 
     sentences: int
     max_words: int | None
     scores: dict[str, dict[str, float]]
     recall: dict[str, dict[str, float]]
+    intervals: dict[str, dict[str, tuple[float, float]]]
+    depth: dict[str, float]
 
 
 def evaluate_parsing(
     gold: Sequence[Gold],
     predicted: Sequence[Set[Span]] | None = None,
     *,
+    min_words: int = 1,
     max_words: int | None = None,
     baselines: Sequence[str] = DEFAULT_BASELINES,
+    samples: int = 0,
 ) -> ParsingResult:
     """Score trees and baselines.
 
     Args:
         gold: of every sentence of the treebank, in file order (the random baseline reads its numbers in this order).
         predicted: the model's spans of each, None for baselines alone.
-        max_words: score only sentences with at most so many words.
+        min_words, max_words: score only sentences with so many words.
         baselines: names from BASELINE_NAMES.
+        samples: of the bootstrap, 0 for none.
 
     Raises: ArgumentError: unknown baseline. DataError: no sentence is left.
     """
     if max_words is not None:
         positive_int("max_words", max_words)
-    chosen = [k for k, tree in enumerate(gold) if len(tree) and (max_words is None or len(tree) <= max_words)]
+    chosen = [
+        k for k, tree in enumerate(gold) if len(tree) >= min_words and (max_words is None or len(tree) <= max_words)
+    ]
     if not chosen:
         rule = "must hold a sentence with a word that counts"
         raise DataError("treebank", rule, f"{len(gold)} trees", "Try --words alnum or a larger --max-words")
     trees = [gold[k] for k in chosen]
-    scores: dict[str, dict[str, float]] = {}
-    recall: dict[str, dict[str, float]] = {}
-    if predicted is not None:
-        spans = [predicted[k] for k in chosen]
-        scores["model"] = score(spans, trees).as_dict()
-        recall = label_recall(spans, trees)
+    parsers: dict[str, Sequence[Sequence[Set[Span]]]] = {"model": [predicted]} if predicted is not None else {}
     for name in baselines:
         one_of("baseline", name, BASELINE_NAMES)
-        runs = [score([run[k] for k in chosen], trees) for run in _baseline(name, gold)]
-        scores[name] = _mean(runs)
-    return ParsingResult(len(trees), max_words, scores, recall)
+        parsers[name] = _baseline(name, gold)
+    scores, intervals = {}, {}
+    depths = {"gold": _mean_depth([tree.spans for tree in trees], trees)}
+    for name, runs in parsers.items():
+        spans = [[run[k] for k in chosen] for run in runs]
+        scores[name] = _mean([score(run, trees) for run in spans])
+        depths[name] = sum(_mean_depth(run, trees) for run in spans) / len(spans)
+        if samples:
+            intervals[name] = bootstrap(spans[0], trees, positive_int("bootstrap", samples))
+    recall = label_recall([predicted[k] for k in chosen], trees) if predicted is not None else {}
+    return ParsingResult(len(trees), max_words, scores, recall, intervals, depths)
 
 
-def _baseline(name: str, gold: Sequence[Gold]) -> list[list[set[Span]]]:
+def by_length(
+    gold: Sequence[Gold], predicted: Sequence[Set[Span]] | None = None, baselines: Sequence[str] = DEFAULT_BASELINES
+) -> dict[str, ParsingResult]:
+    """`evaluate_parsing` of sentences of 1–10, 11–20, 21–30, 31–40 and more words, where there are any."""
+    found = {}
+    for low, high in LENGTHS:
+        if any(low <= len(tree) <= (high or len(tree)) for tree in gold):
+            name = f"{low}–{high}" if high else f"{low}+"
+            found[name] = evaluate_parsing(gold, predicted, min_words=low, max_words=high, baselines=baselines)
+    return found
+
+
+def _mean_depth(trees: Sequence[Set[Span]], gold: Sequence[Gold]) -> float:
+    return sum(depth(spans, len(tree)) for spans, tree in zip(trees, gold, strict=True)) / len(gold)
+
+
+def _baseline(name: str, gold: Sequence[Gold]) -> Sequence[Sequence[Set[Span]]]:
     if name == "random":
         return [[random_spans(len(g), generator) for g in gold] for generator in map(random.Random, RANDOM_SEEDS)]
     if name == "upper_bound":
