@@ -16,6 +16,7 @@ from rich.table import Table
 
 from gatedrnn.cells import CELLS
 from gatedrnn.cli.parsing import eval_parsing, parse  # noqa: F401 - commands, found here by name
+from gatedrnn.cli.syntax import eval_syntax  # noqa: F401 - likewise
 from gatedrnn.cli.text import nothing
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError

@@ -140,6 +140,21 @@ def _eval_parsing(parser: ArgumentParser) -> None:
     parser.add_argument("--by-length", action="store_true", help="also by length of sentence")
 
 
+def _eval_syntax(parser: ArgumentParser) -> None:
+    from gatedrnn.studies.syntax import METHODS, UNKNOWN
+
+    _run_argument(parser)
+    told = "JSON lines with good, bad and phenomenon (or BLiMP's), .gz too; `grammar` for the built-in grammar's own"
+    parser.add_argument("--pairs", metavar="FILE", required=True, help=told)
+    parser.add_argument(
+        "--unknown", choices=UNKNOWN, default="skip", help="pairs with unknown words: skip, or judge as <unk>"
+    )
+    parser.add_argument(
+        "--method", choices=METHODS, default="sentence", help="whole sentences, or the word after one prefix"
+    )
+    parser.add_argument("--append", metavar="WORD", default="", help="at the end of each sentence, such as a full stop")
+
+
 def _bench(parser: ArgumentParser) -> None:
     from gatedrnn.studies.speed import SHAPES
 
@@ -178,6 +193,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "generate": (_generate, "sample text"),
     "parse": (_parse, "one bracketed tree a line"),
     "eval-parsing": (_eval_parsing, "F1 of a run's trees by every protocol, beside baselines"),
+    "eval-syntax": (_eval_syntax, "accuracy on minimal pairs, grammatical against ungrammatical, by phenomenon"),
     "bench": (_bench, "speed and memory of the layers beside torch.nn and the bound of their products, checked first"),
     "explain": (_explain, "where each hop of a cell's computation lives, and which backend runs it"),
 }

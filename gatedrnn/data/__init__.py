@@ -4,6 +4,7 @@ from gatedrnn.data.batching import Window, windows
 from gatedrnn.data.config import DataConfig
 from gatedrnn.data.corpus import Corpus, find_splits
 from gatedrnn.data.grammar import CONSTRUCTIONS, Pair, agreement_pairs, sample_trees, write_corpus
+from gatedrnn.data.pairs import MinimalPair, read_pairs
 from gatedrnn.data.text import read_batches, read_lines, read_sentences
 from gatedrnn.data.treebank import read_treebank
 from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
@@ -14,6 +15,7 @@ __all__ = [
     "UNK",
     "Corpus",
     "DataConfig",
+    "MinimalPair",
     "Pair",
     "Vocabulary",
     "Window",
@@ -21,6 +23,7 @@ __all__ = [
     "find_splits",
     "read_batches",
     "read_lines",
+    "read_pairs",
     "read_sentences",
     "read_treebank",
     "sample_trees",

@@ -262,6 +262,23 @@ def test_eval_parsing_keeps_words_by_the_named_rule(tmp_path):
     assert "must hold a sentence with a word that counts" in fails(*arguments)
 
 
+# ---------------------------------------------------------------- eval-syntax
+
+
+def test_eval_syntax_judges_pairs(work, tmp_path):
+    found = json.loads(works("eval-syntax", work / "run", "--pairs", "grammar", "--json"))
+    assert len(found["phenomena"]) == 7
+    assert all(judged["pairs"] == 200 and not judged["skipped"] for judged in found["phenomena"].values())
+    accuracies = [judged["accuracy"] for judged in found["phenomena"].values()]
+    assert found["macro_accuracy"] == pytest.approx(sum(accuracies) / 7)
+    assert (found["unknown"], found["method"]) == ("skip", "sentence")
+    table = works("eval-syntax", work / "run", "--pairs", "grammar")
+    assert "mean of the phenomena" in table and f"{100 * found['macro_accuracy']:.1f}" in table
+    (tmp_path / "empty.jsonl").write_text("")
+    assert "at least one pair" in fails("eval-syntax", work / "run", "--pairs", tmp_path / "empty.jsonl")
+    assert "missing.jsonl" in fails("eval-syntax", work / "run", "--pairs", tmp_path / "missing.jsonl")
+
+
 # ---------------------------------------------------------------- generate and explain
 
 

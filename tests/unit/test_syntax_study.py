@@ -1,0 +1,154 @@
+"""Minimal pairs: reading them, judging them, and counting what was not judged."""
+
+import gzip
+import json
+
+import pytest
+import torch
+
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.data import EOS, MinimalPair, Vocabulary, read_pairs
+from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.studies.syntax import evaluate_pairs, log_probabilities, next_word_log_probabilities, sentence_ids
+
+WORDS = ["the", "author", "authors", "laughs", "laugh", "do", "n't", "N"]
+
+
+@pytest.fixture
+def vocabulary():
+    return Vocabulary.build([WORDS], min_count=1)
+
+
+@pytest.fixture
+def model(vocabulary):
+    torch.manual_seed(1)
+    config = LanguageModelConfig(len(vocabulary), embedding_size=8, hidden_sizes=(12, 8), chunk_size=4)
+    return LanguageModel(config).double().eval()
+
+
+def pair(good, bad, name="agreement", prefix=None):
+    return MinimalPair(name, good, bad, prefix)
+
+
+def one_by_one(model, vocabulary, text):
+    ids = [*vocabulary.encode(text.split()), vocabulary.ids[EOS]]
+    total, states, before = 0.0, None, vocabulary.ids[EOS]
+    with torch.no_grad():
+        for word in ids:
+            output = model(torch.tensor([[before]]), states)
+            total += float(output.logits[0, 0].log_softmax(-1)[word])
+            states, before = output.states, word
+    return total
+
+
+@torch.no_grad()
+def test_shared_prefixes_change_nothing(model, vocabulary, monkeypatch):
+    generator = torch.Generator().manual_seed(2)
+    sentences = [
+        torch.randint(2, len(vocabulary), (int(n),), generator=generator).tolist()
+        for n in torch.randint(1, 6, (200,), generator=generator)
+    ]
+    sentences += [[2], [2, 3], [2, 3, 4], [2, 3], sentences[0]]
+    found = log_probabilities(model, sentences, vocabulary.ids[EOS])
+    for ids, score in zip(sentences, found, strict=True):
+        text = " ".join(vocabulary.words[i] for i in ids)
+        assert score == pytest.approx(one_by_one(model, vocabulary, text), abs=1e-9)
+    from gatedrnn.studies.syntax import pairs
+
+    monkeypatch.setattr(pairs, "_LOGITS", 1)
+    monkeypatch.setattr(pairs, "_FEWEST", 3)
+    assert log_probabilities(model, sentences, vocabulary.ids[EOS]) == pytest.approx(found, abs=1e-9)
+    assert log_probabilities(model, [], 1) == []
+
+
+def test_pairs_are_judged_skipped_and_counted_apart(model, vocabulary):
+    pairs = [
+        pair("the author laughs", "the author laugh"),
+        pair("the authors laugh", "the authors laughs"),
+        pair("the author swims", "the author swim"),  # unknown, and the same as <unk>
+        pair("the pilot laughs", "the pilot laugh"),  # unknown, and different
+        pair("the swimmer", "the pilot", "other"),
+    ]
+    wins = [
+        one_by_one(model, vocabulary, p.good) > one_by_one(model, vocabulary, p.bad)
+        for p in (pairs[0], pairs[1], pairs[3])
+    ]
+    found = evaluate_pairs(model, vocabulary, pairs)
+    skipped = found.phenomena["agreement"]
+    assert (skipped.pairs, skipped.skipped, skipped.identical) == (2, 2, 0)
+    assert skipped.accuracy == sum(wins[:2]) / 2 == found.macro_accuracy
+    assert found.phenomena["other"].accuracy is None
+    judged = evaluate_pairs(model, vocabulary, pairs, unknown="unk").phenomena
+    assert (judged["agreement"].pairs, judged["agreement"].skipped, judged["agreement"].identical) == (3, 0, 1)
+    assert judged["agreement"].accuracy == pytest.approx(sum(wins) / 3)
+    assert (judged["other"].accuracy, judged["other"].identical) == (None, 1)
+
+
+def test_one_prefix_decides(model, vocabulary):
+    given = [
+        pair("a", "b", prefix=("the author", "laughs", "laugh")),
+        pair("a", "b"),
+        pair("a", "b", prefix=("x", "laugh", "laughs")),
+    ]
+    found = evaluate_pairs(model, vocabulary, given, method="prefix").phenomena["agreement"]
+    with torch.no_grad():
+        logits = model(torch.tensor([[1], *([i] for i in vocabulary.encode(["the", "author"]))])).logits[-1, 0]
+    better = logits[vocabulary.ids["laughs"]] > logits[vocabulary.ids["laugh"]]
+    assert (found.accuracy, found.pairs, found.skipped) == (float(better), 1, 2)
+    with pytest.raises(ArgumentError, match="must have a word to choose"):
+        list(next_word_log_probabilities(model, [[2]], [[]], 1))
+
+
+def test_an_appended_word_counts(model, vocabulary):
+    given = [pair("the author laughs", "the author laugh")]
+    plain = [one_by_one(model, vocabulary, text) for text in ("the author laughs do", "the author laugh do")]
+    found = evaluate_pairs(model, vocabulary, given, append="do")
+    assert found.phenomena["agreement"].accuracy == float(plain[0] > plain[1])
+
+
+def test_raw_text_is_cut_into_words(vocabulary):
+    assert sentence_ids(vocabulary, "The authors don't laugh.") == vocabulary.encode(
+        ["the", "authors", "do", "n't", "laugh"]
+    )
+    assert sentence_ids(vocabulary, "the 12 pilots") == [vocabulary.ids["the"], vocabulary.ids["N"], 0]
+    characters = Vocabulary.learn(iter([["ab"]]), type("D", (), {"level": "char", "min_count": 1})())
+    assert sentence_ids(characters, "ba") == characters.encode("ba")
+
+
+def test_both_formats_are_read(tmp_path):
+    lines = [
+        {"phenomenon": "p", "good": "a b", "bad": "a c"},
+        {"UID": "u", "sentence_good": "A b.", "sentence_bad": "A c.", "one_prefix_prefix": "A", "one_prefix_word_good": "b", "one_prefix_word_bad": "c"},
+        {"good": "a", "bad": "b"},
+    ]  # fmt: skip
+    text = "\n\n".join(json.dumps(line) for line in lines)
+    (tmp_path / "pairs.jsonl").write_text(text)
+    with gzip.open(tmp_path / "pairs.jsonl.gz", "wt") as stream:
+        stream.write(text)
+    for name in ("pairs.jsonl", "pairs.jsonl.gz"):
+        found = list(read_pairs(tmp_path / name))
+        assert [p.phenomenon for p in found] == ["p", "u", "all"]
+        assert found[1].prefix == ("A", "b", "c") and found[0].prefix is None
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "2: must be a JSON object"),
+        ("[1]", "2: must be a JSON object"),
+        ('{"good": "a"}', r"2: must have good.*got \['good'\]"),
+        ('{"good": " ", "bad": "a"}', "each with a word"),
+    ],
+)
+def test_a_line_that_is_no_pair_is_named(tmp_path, line, told):
+    (tmp_path / "pairs.jsonl").write_text('{"good": "a", "bad": "b"}\n' + line + "\n")
+    with pytest.raises(DataError, match=told):
+        list(read_pairs(tmp_path / "pairs.jsonl"))
+
+
+def test_wrong_choices_are_named(model, vocabulary):
+    for options, told in (({"unknown": "drop"}, "'drop'"), ({"method": "two"}, "'two'")):
+        with pytest.raises(ArgumentError, match=told):
+            evaluate_pairs(model, vocabulary, [pair("a", "b")], **options)
+    with pytest.raises(DataError, match="at least one pair"):
+        evaluate_pairs(model, vocabulary, [])
