@@ -85,11 +85,8 @@ def test_pairs_are_judged_skipped_and_counted_apart(model, vocabulary):
 
 
 def test_one_prefix_decides(model, vocabulary):
-    given = [
-        pair("a", "b", prefix=("the author", "laughs", "laugh")),
-        pair("a", "b"),
-        pair("a", "b", prefix=("x", "laugh", "laughs")),
-    ]
+    prefixes = [("the author", "laughs", "laugh"), None, ("x", "laugh", "laughs")]
+    given = [pair("a", "b", prefix=prefix) for prefix in prefixes]
     found = evaluate_pairs(model, vocabulary, given, method="prefix").phenomena["agreement"]
     with torch.no_grad():
         logits = model(torch.tensor([[1], *([i] for i in vocabulary.encode(["the", "author"]))])).logits[-1, 0]
@@ -116,11 +113,12 @@ def test_raw_text_is_cut_into_words(vocabulary):
 
 
 def test_both_formats_are_read(tmp_path):
+    prefix = dict(zip(("one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad"), "Abc", strict=True))
     lines = [
         {"phenomenon": "p", "good": "a b", "bad": "a c"},
-        {"UID": "u", "sentence_good": "A b.", "sentence_bad": "A c.", "one_prefix_prefix": "A", "one_prefix_word_good": "b", "one_prefix_word_bad": "c"},
+        {"UID": "u", "sentence_good": "A b.", "sentence_bad": "A c.", **prefix},
         {"good": "a", "bad": "b"},
-    ]  # fmt: skip
+    ]
     text = "\n\n".join(json.dumps(line) for line in lines)
     (tmp_path / "pairs.jsonl").write_text(text)
     with gzip.open(tmp_path / "pairs.jsonl.gz", "wt") as stream:
