@@ -192,10 +192,11 @@ def bench(options: Options) -> int:
     from gatedrnn.studies.speed import GPU_GRID, markdown, measure
 
     gpu = options.device == "cuda"
-    usual = ("triton", "reference", "compiled") if gpu else ("cpu", "reference")
-    cells, backends = options.cell or list(CELLS), tuple(options.backend or usual)
-    results = []
+    cells, results = options.cell or list(CELLS), []
     for shape in options.shape or (["S1", "S2", *GPU_GRID] if gpu else ["S3"]):
+        compiled = ("compiled",) if shape in ("S1", "S2") else ()  # minutes a shape
+        usual = ("triton", "reference", *compiled) if gpu else ("cpu", "reference")
+        backends = tuple(options.backend or usual)
         result = measure(
             shape, cells, options.runs, backends, options.mm, options.parts, options.memory, options.device
         )
