@@ -2,7 +2,7 @@
 
 --data DIR    text to train on [../shared/data/ptb-lm if it is there, else the built-in grammar]
 --minutes N   of training [3]
---quick       two shapes instead of the whole grid
+--whole       the whole grid of shapes, hours, instead of a few
 --out FILE    [gpu-report.md]
 """
 
@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=str(PTB) if PTB.is_dir() else None)
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--out", default="gpu-report.md")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -36,9 +36,8 @@ def main() -> int:
     gpu = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}"
     report = Path(options.out)
     report.write_text(f"# GPU check\n\nCommit {commit.strip()}, {gpu}, {platform.platform()}.\n", encoding="utf-8")
-    shapes = ["S1", "S2", "H2048-B64-T70"] if options.quick else []
-    cells = ["onlstm", "lstm", "gru"] if options.quick else ["onlstm", "lstm"]
-    bench = [*(f"--shape={name}" for name in shapes), *(f"--cell={name}" for name in cells)]
+    shapes = [] if options.whole else ["S1", "S2", "H2048-B64-T70", "H650-B20-T512", "H650-B1-T512-inference"]
+    bench = [*(f"--shape={name}" for name in shapes), "--cell=onlstm", "--cell=lstm", "--runs=5"]
     with tempfile.TemporaryDirectory() as scratch:
         text = ["--data", options.data] if options.data else []
         train = ["train", "--config", "configs/ptb-onlstm.yaml", *text, "--out", f"{scratch}/run"]
