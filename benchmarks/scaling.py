@@ -1,4 +1,4 @@
-"""What a second process costs: `python benchmarks/scaling.py [--data DIR] [--minutes 0.5] [--config configs/ptb-small.yaml]`.
+"""What a second process costs: `python benchmarks/scaling.py [--data DIR] [--minutes 0.5] [--config FILE]`.
 
 `gatedrnn train` on one thread with the configuration's batch, then two processes of one thread each (gloo) with twice the batch,
 so that every process computes what the one did. The difference is the exchange of gradients, and what two processes take from
@@ -18,8 +18,12 @@ from safetensors import safe_open
 
 from gatedrnn.training.config import read_run_config
 
-PROCESSES = (1, 2, 8, 16, 32, 64)
-LINKS = {"between GPUs of a machine, 50 GB/s": 50e9, "between machines, 100 Gbit/s": 12.5e9, "10 Gbit/s": 1.25e9}
+PROCESSES = (2, 8, 16, 32, 64)
+LINKS = {
+    "within a machine, 50 GB/s": 50e9,
+    "between machines, 100 Gbit/s": 12.5e9,
+    "between machines, 10 Gbit/s": 1.25e9,
+}
 COMPUTE_MS = (10, 30, 100)
 
 
@@ -28,6 +32,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder with train.txt and valid.txt [the built-in grammar]")
     parser.add_argument("--minutes", type=float, default=0.5, help="of training, each")
     parser.add_argument("--config", default="configs/ptb-small.yaml")
+    parser.add_argument("--parameters", type=int, help="of the model of the estimate [the one that was trained]")
     options = parser.parse_args()
     batch = read_run_config(Path(options.config)).training.batch_size
     print("| processes | batch | tokens/s | ms a step |\n|--:|--:|--:|--:|")
@@ -39,7 +44,7 @@ def main() -> None:
             print(
                 f"| {processes} | {processes * batch} | {speed:,.0f} | {1e3 * processes * batch * length / speed:.0f} |"
             )
-        size_bytes = 4 * _parameters(run / "model.safetensors")
+        size_bytes = 4 * (options.parameters or _parameters(run / "model.safetensors"))
     print(f"\nEstimate: {size_bytes / 1e6:.0f} MB of gradients, share of the time that computes, without overlap\n")
     print(f"| link | a step computes | {' | '.join(map(str, PROCESSES))} |\n|---|--:|{'--:|' * len(PROCESSES)}")
     for link, bandwidth in LINKS.items():
