@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.cpu import memory, packs
 from gatedrnn.sequence.backends.cpu.arguments import Loop, Values, draw_values, even, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.sizes import TOKENS, round_up
 from gatedrnn.sequence.backends.cpu.target import best
+from gatedrnn.sequence.derivatives import no_second_derivative
 from gatedrnn.sequence.plan import Plan
 
 
@@ -253,15 +253,6 @@ def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n:
     )  # fmt: skip
 
 
-def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
-    raise BackendError(
-        "backend='cpu'",
-        "has first derivatives only",
-        "a backward pass through a backward pass",
-        "Use backend='reference' for higher derivatives",
-    )
-
-
 recurrence.register_autograd(_backward, setup_context=_setup)
-recurrence_backward.register_autograd(_no_second_derivative)
+recurrence_backward.register_autograd(no_second_derivative("cpu"))
 start_light(recurrence, recurrence_backward)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.triton import graphs
 from gatedrnn.sequence.backends.triton.loops import Buffers, backward_loop, forward_loop
+from gatedrnn.sequence.derivatives import no_second_derivative
 from gatedrnn.sequence.plan import Plan
 
 _TIMED_FORWARD = {"x": 0, "h_all": 1, "s_all": 1, "gates": 0}
@@ -159,14 +159,5 @@ def _backward(ctx: Any, d_h: Any, d_s: Any, d_gates: Any) -> tuple[Any, ...]:
     return dx, dU, None if extra is None else d_extra, d_h0, d_s0, None, None, None, None
 
 
-def _no_second_derivative(ctx: Any, *gradients: Any) -> Any:
-    raise BackendError(
-        "backend='triton'",
-        "has first derivatives only",
-        "a backward pass through a backward pass",
-        "Use backend='reference' for higher derivatives",
-    )
-
-
 recurrence.register_autograd(_backward, setup_context=_setup)
-recurrence_backward.register_autograd(_no_second_derivative)
+recurrence_backward.register_autograd(no_second_derivative("triton"))
