@@ -5,15 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gatedrnn.data import EOS, Corpus, find_splits, write_corpus
+from gatedrnn.data import Corpus, find_splits, write_corpus
 from gatedrnn.models import LanguageModelConfig
-from gatedrnn.studies.parsing import read_sentences
+from gatedrnn.studies.parsing import parse_sentences
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.loop import train
 from gatedrnn.training.progress import TrainingDisplay
 from gatedrnn.training.run import load_run
-from gatedrnn.trees import brackets, distances_to_spans
 
 with tempfile.TemporaryDirectory() as folder:
     text, out = Path(folder, "text"), Path(folder, "run")
@@ -27,6 +26,5 @@ with tempfile.TemporaryDirectory() as folder:
     run = load_run(out)
     print("test perplexity", round(evaluate(run.model, corpus["test"], run.vocabulary).perplexity, 2))
     words = ["the", "old", "pilot", "near", "the", "guards", "sleeps"]
-    ids = run.vocabulary.encode(words)
-    (reading,) = read_sentences(run.model, [ids], run.vocabulary.ids[EOS], layer=1)
-    print(brackets(distances_to_spans(reading.distances, "unbiased"), words))
+    (parse,) = parse_sentences(run.model, run.vocabulary, [words], layer=1)
+    print(parse.brackets)

@@ -77,7 +77,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
     if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
         write_corpus(out / "text", config.training.seed)
     console = Console(stderr=options.json, quiet=_rank() > 0)
-    reading = {key: value for key, value in asdict(config.data).items() if key != "folder"}
+    reading = {key: value for key, value in asdict(config.data).items() if key not in ("folder", "mapping", "words")}
     begun = any((out / CHECKPOINT_FOLDER).glob("*.safetensors"))
     with console.status("reading the text"):
         known = Vocabulary.load(out / VOCABULARY_FILE) if begun else None

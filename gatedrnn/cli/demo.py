@@ -88,8 +88,8 @@ def run_demo(folder: Path, seed: int, console: Console) -> dict[str, Any]:
 def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     gold = [gold_tree(tree) for tree in read_treebank(treebank)]
     ids = [run.vocabulary.encode(tree.words) for tree in gold]
-    readings = list(read_sentences(run.model, ids, run.vocabulary.ids[EOS], LAYER, keep_gates=True))
-    predicted = [distances_to_spans(reading.distances, ALGORITHM) for reading in readings]
+    readings = list(read_sentences(run.model, ids, run.vocabulary.ids[EOS], [LAYER], keep_gates=True))
+    predicted = [distances_to_spans(reading.distances[LAYER], ALGORITHM) for reading in readings]
     result = evaluate_parsing(gold, predicted)
     parsing = {
         "sentences": result.sentences,
@@ -105,10 +105,8 @@ def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any
         if len(tree) < 6 or len(drawn) == 10:
             continue
         f1 = 100 * sentence_f1(spans - {tree.whole}, tree.spans - {tree.whole})
-        assert reading.master_forget_TN is not None
-        gates = [[round(float(value), 4) for value in row] for row in reading.master_forget_TN]
         trees = {"words": tree.words, "gold": tree.labelled, "induced": sorted(spans)}
-        drawn.append(trees | {"gates": gates, "f1": f1})
+        drawn.append(trees | {"gates": {f"layer {LAYER}": reading.gates[LAYER].round(4).tolist()}, "f1": f1})
     return parsing, drawn
 
 

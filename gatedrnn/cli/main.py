@@ -14,6 +14,7 @@ from gatedrnn.cells import CELLS
 from gatedrnn.core.checks import nearest
 from gatedrnn.core.errors import GatedRNNError
 from gatedrnn.core.files import read_yaml
+from gatedrnn.data.config import MAPPINGS
 from gatedrnn.trees import ALGORITHMS, KEEP_RULES
 
 
@@ -102,21 +103,30 @@ def _generate(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
 
 
-def _layer_and_algorithm(parser: ArgumentParser, several: bool = False) -> None:
-    told = "from 1 [the second, or the only one]"
+def _reading_options(parser: ArgumentParser, several: bool = False) -> None:
+    from gatedrnn.studies.parsing import GATES
+
+    told = "from 1, or mean of all layers [the second, or the only one]"
     if several:
         parser.add_argument("--layer", metavar="N", action="append", help=f"repeatable: {told}")
     else:
-        parser.add_argument("--layer", type=int | None, help=told)
+        parser.add_argument("--layer", metavar="N", type=str | None, help=told)
+    parser.add_argument("--gate", choices=GATES, default=GATES[0], help="whose mean gives the distances")
     parser.add_argument(
         "--algorithm", choices=ALGORITHMS, default="unbiased", help="biased as published (leans right), or unbiased"
     )
+    _mapping_option(parser, "[the run's]")
+
+
+def _mapping_option(parser: ArgumentParser, default: str) -> None:
+    told = f"how words are looked up: exact, lower case too, N for numbers too {default}"
+    parser.add_argument("--mapping", choices=MAPPINGS, help=told)
 
 
 def _parse(parser: ArgumentParser) -> None:
     _run_argument(parser)
     _text_argument(parser)
-    _layer_and_algorithm(parser)
+    _reading_options(parser)
     parser.add_argument("--svg", metavar="DIR", type=str | None, help="also draw each tree into DIR/00001.svg, …")
 
 
@@ -127,17 +137,25 @@ def _eval_parsing(parser: ArgumentParser) -> None:
         "run", metavar="RUN", nargs="*", type=str, help="folder of a trained run; several vote; none for baselines"
     )
     parser.add_argument("--treebank", metavar="FILE", required=True, help="gold trees in Penn brackets, .gz too")
-    _layer_and_algorithm(parser, several=True)
+    _reading_options(parser, several=True)
+    parser.add_argument(
+        "--select", metavar="layer=auto", type=str | None, help="choose each run's layer by --dev's gold trees"
+    )
+    parser.add_argument("--dev", metavar="FILE", type=str | None, help="gold trees to choose by")
     names = ", ".join(BASELINE_NAMES)
     parser.add_argument(
         "--baseline", metavar="NAME", action="append", help=f"repeatable: {names} [all but balanced_up]"
     )
     parser.add_argument("--max-words", type=int | None, help="score sentences of at most so many words")
-    parser.add_argument("--words", choices=tuple(KEEP_RULES), default="ptb", help="which terminals count")
+    parser.add_argument("--words", choices=tuple(KEEP_RULES), help="which terminals count [the run's, or ptb]")
+    parser.add_argument("--skip-bad", action="store_true", help="name trees that cannot be read, and score the others")
     parser.add_argument(
         "--bootstrap", type=int, default=0, metavar="N", help="95 %% intervals from N samples of the sentences"
     )
     parser.add_argument("--by-length", action="store_true", help="also by length of sentence")
+    parser.add_argument(
+        "--out", metavar="DIR", type=str | None, help="write report.html, results.json and figures there"
+    )
 
 
 def _eval_syntax(parser: ArgumentParser) -> None:

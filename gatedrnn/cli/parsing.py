@@ -1,221 +1,226 @@
 """`gatedrnn parse` and `gatedrnn eval-parsing`: trees off a run's master gates, and their scores."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from gatedrnn.cli.scores import print_scores, shown, write_report
 from gatedrnn.cli.text import nothing
-from gatedrnn.core.errors import ArgumentError
-from gatedrnn.data import EOS, read_sentences, read_treebank
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.files import write_text
+from gatedrnn.data import read_sentences, read_treebank
 from gatedrnn.training.run import Run, load_run
-from gatedrnn.trees import ALGORITHMS, Gold, Span, agreement
+from gatedrnn.trees import ALGORITHMS, Gold, gold_tree, sentence_f1
 
 Options = Any
-Trees = dict[str, list[set[Span]]]
-"""Spans of every sentence by algorithm."""
+Voters = dict[tuple[str, Any], Any]
+"""Trees of every gold sentence by run and layer."""
+
+_DRAWN = 8  # sentences of a report, of so many words
+_FEWEST, _MOST = 8, 20
+_WIDEST = 200  # words of a sentence drawn by `parse --svg`
 
 
 def parse(options: Options) -> None:
     """`gatedrnn parse`."""
-    from gatedrnn.studies.parsing import default_layer
-    from gatedrnn.studies.parsing import read_sentences as read
-    from gatedrnn.trees import brackets, distances_to_spans
+    from gatedrnn.studies.parsing import default_layer, parse_sentences
 
     run = load_run(options.run)
-    run.vocabulary.require_words("parse")
-    layer = default_layer(run.model) if options.layer is None else options.layer
-    read(run.model, [], run.vocabulary.ids[EOS], layer)
-    for start, sentences in _chunks(options.file, 1024):
-        ids = [run.vocabulary.encode_foreign(words) for words in sentences]
-        for k, (words, reading) in enumerate(
-            zip(sentences, read(run.model, ids, run.vocabulary.ids[EOS], layer), strict=True), start
-        ):
-            spans = distances_to_spans(reading.distances, options.algorithm)
-            tree = brackets(spans, words)
-            if options.json:
-                record = {"words": words, "tree": tree, "distances": reading.distances}
-                print(json.dumps(record | {"layer": layer, "algorithm": options.algorithm}, ensure_ascii=False))
-            else:
-                print(tree)
-            if options.svg:
-                _draw(Path(options.svg) / f"{k + 1:05d}.svg", spans, words)
+    layer = default_layer(run.model) if options.layer is None else _layer(options.layer)
+    how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm}
+    how["mapping"] = options.mapping or run.config.data.mapping
+    found = False
+    parses = parse_sentences(run.model, run.vocabulary, (words for _, words in read_sentences(options.file)), **how)
+    for number, parsed in enumerate(parses, 1):
+        found = True
+        if options.json:
+            record = {"words": parsed.words, "tree": parsed.brackets, "distances": parsed.distances}
+            print(json.dumps(record | how, ensure_ascii=False))
+        else:
+            print(parsed.brackets)
+        if options.svg:
+            _draw(Path(options.svg) / f"{number:05d}.svg", parsed)
+    if not found:
+        raise nothing(options.file)
 
 
 def eval_parsing(options: Options) -> None:
     """`gatedrnn eval-parsing`."""
     from gatedrnn.studies.parsing import by_length, evaluate_parsing
     from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
-    from gatedrnn.trees import gold_tree
 
     if not options.run and not options.baseline:
         raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
     runs = [load_run(folder) for folder in options.run]
-    for run in runs:
-        run.vocabulary.require_words("eval-parsing")
-    gold = [gold_tree(tree, options.words) for tree in read_treebank(options.treebank)]
-    voters = _voters(runs, _whole_numbers(options.layer), gold)
-    trees = _agreed(list(voters.values()), gold) if len(voters) > 1 else next(iter(voters.values()), None)
+    words = _same_words(runs, options.words)
+    bad: list[DataError] = []
+    gold = [gold_tree(tree, words) for tree in read_treebank(options.treebank, bad if options.skip_bad else None)]
+    layers, selection = _chosen_layers(runs, words, options)
+    voters = _voters(runs, layers, gold, options)
+    trees = _agreed(voters, gold)
     baselines = options.baseline or DEFAULT_BASELINES
 
-    def scored(trees: Trees | None, algorithm: str, names: Any = (), samples: int = 0) -> Any:
+    def scored(trees: Any, algorithm: str, names: Any = (), samples: int = 0) -> Any:
         predicted, limit = trees[algorithm] if trees else None, options.max_words
         return evaluate_parsing(gold, predicted, max_words=limit, baselines=names, samples=samples)
 
     result = scored(trees, options.algorithm, baselines, options.bootstrap)
     chosen = trees[options.algorithm] if trees else None
-    lengths = by_length(gold, chosen, baselines) if options.by_length else {}
+    asked = options.by_length or options.out
+    parts = by_length(gold, chosen, baselines, options.max_words) if asked else {}
+    record = _head(result, parts, words, runs, options) | _of_voters(voters, gold, scored, options) | selection
+    record |= {"skipped": [str(error) for error in bad]} if options.skip_bad else {}
+    rows = _rows(voters, trees, scored) + [(shown(name), result.scores[name]) for name in baselines]
+    if options.out:
+        drawn = list(_drawn(runs[0], next(iter(voters))[1], gold, chosen, options)) if runs else []
+        write_report(Path(options.out), record, rows, drawn, options)
     if options.json:
-        each = [own[options.algorithm] for own in voters.values()]
-        own_scores = [scored(own, options.algorithm).scores["model"] for own in voters.values()]
-        _print_json(result, lengths, list(voters), own_scores, _agreements(each, gold), options)
+        print(json.dumps(record))
         return
-    rows = []
-    for (name, layer), own in voters.items():
-        title = f"{name if len(runs) > 1 else 'model'}, layer {layer}"
-        rows += [(f"{title}, {a}", scored(own, a).scores["model"]) for a in ALGORITHMS]
-    if len(voters) > 1:
-        rows += [(f"consensus of {len(voters)}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
-    rows += [(_shown(name), result.scores[name]) for name in baselines]
-    _print_scores(result, lengths, rows, options)
-    for k, others in enumerate(_agreements([own[options.algorithm] for own in voters.values()], gold)):
-        found = ", ".join(f"{value:.1f}" for value in others)
-        _say(f"agreement of voter {k + 1} with each ({options.algorithm}): F1 {found}")
+    print_scores(record, rows, options)
 
 
-def _agreements(voters: list[list[set[Span]]], gold: list[Gold]) -> list[list[float]]:
-    """F1 of every voter's trees against every voter's; nothing for one."""
-    lengths = [len(tree) for tree in gold]
-    return [[agreement(one, other, lengths) for other in voters] for one in voters] if len(voters) > 1 else []
+def _same_words(runs: list[Run], named: str | None) -> str:
+    """The rule of which words count: `named`, else the runs' own. Raises: ArgumentError: the runs' own differ."""
+    own = sorted({run.config.data.words for run in runs}) or ["ptb"]
+    if named is None and len(own) > 1:
+        raise ArgumentError(
+            "--words", "must be named where runs have different rules", ", ".join(own), "Add --words ptb"
+        )
+    return named or own[0]
 
 
-def _print_json(
-    result: Any, lengths: Any, voters: list[Any], scores: list[Any], agreements: list[Any], options: Options
-) -> None:
-    layers = [layer for _, layer in voters]
-    head: dict[str, Any] = {"sentences": result.sentences, "algorithm": options.algorithm}
-    head |= {"layer": layers[0] if len(layers) == 1 else layers or None}
-    head |= {"max_words": result.max_words, "words": options.words, "scores": result.scores}
-    if len(voters) > 1:
-        each = zip(voters, scores, strict=True)
-        head["voters"] = [{"run": run, "layer": layer, "scores": found} for (run, layer), found in each]
-        head["agreement"] = agreements
+def _layer(name: str) -> Any:
+    """A layer's number, or "mean". Raises: ArgumentError: neither."""
+    from gatedrnn.studies.parsing import MEAN
+
+    try:
+        return MEAN if name == MEAN else int(name)
+    except ValueError as error:
+        raise ArgumentError(
+            "--layer", f"must be a whole number from 1, or {MEAN}", name, "Name a layer of the model"
+        ) from error
+
+
+def _chosen_layers(runs: list[Run], words: str, options: Options) -> tuple[list[list[Any]], dict[str, Any]]:
+    """Layers of each run, and what a selection by gold trees found."""
+    from gatedrnn.studies.parsing import default_layer, layers_by_gold
+
+    named = [_layer(name) for name in options.layer or ()]
+    if options.select is None:
+        if options.dev is not None:
+            raise ArgumentError("--dev", "needs --select", "none", "Add --select layer=auto, or drop --dev")
+        return [named or [default_layer(run.model)] for run in runs], {}
+    if options.select != "layer=auto":
+        raise ArgumentError("--select", "must be layer=auto", options.select, "Or name layers by --layer")
+    if options.dev is None or named or not runs:
+        got = "no --dev" if options.dev is None else "--layer too" if named else "no RUN"
+        raise ArgumentError(
+            "--select", "needs a RUN, --dev FILE with gold trees, and no --layer", got, "Mend the options"
+        )
+    dev = [gold_tree(tree, words) for tree in read_treebank(options.dev)]
+    how = {"algorithm": options.algorithm, "gate": options.gate}
+    found = {
+        str(run.folder): layers_by_gold(run.model, run.vocabulary, dev, mapping=_mapping(run, options), **how)
+        for run in runs
+    }
+    each = {name: {"layer": next(iter(by)), "B": {str(k): v for k, v in by.items()}} for name, by in found.items()}
+    selection = {"treebank": options.dev, "gold_trees_used": True, "runs": each}
+    return [[next(iter(by))] for by in found.values()], {"selection": selection}
+
+
+def _mapping(run: Run, options: Options) -> str:
+    return options.mapping or run.config.data.mapping
+
+
+def _voters(runs: list[Run], layers: list[list[Any]], gold: list[Gold], options: Options) -> Voters:
+    from gatedrnn.studies.parsing import induced_trees, read_gold
+
+    found: Voters = {}
+    for run, own in zip(runs, layers, strict=True):
+        with Console(stderr=True, quiet=options.json).status(f"reading {len(gold):,} sentences with {run.folder}"):
+            mapping = _mapping(run, options)
+            readings = read_gold(run.model, run.vocabulary, gold, own, gate=options.gate, mapping=mapping)
+        found |= {(str(run.folder), layer): induced_trees(readings, layer) for layer in own}
+    return found
+
+
+def _agreed(voters: Voters, gold: list[Gold]) -> Any:
+    """Trees by algorithm: the only voter's or the consensus; None without voters."""
+    from gatedrnn.studies.parsing import agreed_trees
+
+    each = list(voters.values())
+    return agreed_trees(each, gold) if len(each) > 1 else each[0] if each else None
+
+
+def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options) -> dict[str, Any]:
+    mappings = sorted({_mapping(run, options) for run in runs})
+    head: dict[str, Any] = {"sentences": result.sentences, "algorithm": options.algorithm, "layer": None}
+    head |= {"gate": options.gate, "max_words": result.max_words, "words": words}
+    head |= {"mapping": mappings[0] if len(mappings) == 1 else mappings or None, "scores": result.scores}
     if result.intervals:
         head["intervals"] = result.intervals
-    if lengths:
-        head["by_length"] = {
-            name: {"sentences": part.sentences, "scores": part.scores} for name, part in lengths.items()
-        }
-    print(json.dumps(head | {"depth": result.depth, "label_recall": result.recall}))
+    if parts:
+        head["by_length"] = {name: {"sentences": one.sentences, "scores": one.scores} for name, one in parts.items()}
+    return head | {"depth": result.depth, "label_recall": result.recall}
 
 
-def _print_scores(result: Any, lengths: Any, rows: list[tuple[str, dict[str, float]]], options: Options) -> None:
-    columns = ("A", "AW", "B", "B*", "corpus")
-    title = f"unlabelled F1 in percent, {result.sentences} sentences, words by rule {options.words}"
-    _print_table(title, columns, [(name, [f"{value:.2f}" for value in found.values()]) for name, found in rows])
-    if result.intervals:
-        found = [
-            (_shown(name), [f"{low:.1f}–{high:.1f}" for low, high in by.values()])
-            for name, by in result.intervals.items()
-        ]
-        _print_table(
-            f"95 % intervals ({options.algorithm}), {options.bootstrap} samples of the sentences", columns, found
-        )
-    if lengths:
-        title = f"F1 by protocol B and length ({options.algorithm})"
-        of = [f"{name} words ({part.sentences})" for name, part in lengths.items()]
-        parts = [part.scores for part in lengths.values()]
-        _print_table(
-            title, of, [(_shown(name), [f"{part[name]['B']:.1f}" for part in parts]) for name in result.scores]
-        )
-    depths = "  ".join(f"{_shown(name)} {value:.1f}" for name, value in result.depth.items())
-    _say(f"mean depth of trees ({options.algorithm}): {depths}")
-    if result.recall:
-        frequent = list(result.recall.items())[:12]
-        recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
-        _say(f"recall by label ({options.algorithm}), in percent (constituents): {recall}")
+def _of_voters(voters: Voters, gold: list[Gold], scored: Any, options: Options) -> dict[str, Any]:
+    from gatedrnn.studies.parsing import agreements
 
-
-def _print_table(title: str, columns: Any, rows: list[tuple[str, list[str]]]) -> None:
-    table = Table(title=title)
-    table.add_column("trees")
-    for name in columns:
-        table.add_column(name, justify="right")
-    for name, cells in rows:
-        table.add_row(name, *cells)
-    Console().print(table)
-
-
-def _say(text: str) -> None:
-    Console().print(text, highlight=False, soft_wrap=True)
-
-
-def _shown(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _whole_numbers(layers: list[str] | None) -> list[int] | None:
-    """The layers named, None for the usual one. Raises: ArgumentError: no number."""
-    try:
-        return [int(layer) for layer in layers] if layers else None
-    except ValueError as error:
-        raise ArgumentError("--layer", "must be whole numbers from 1", layers, "Name a layer of the model") from error
-
-
-def _voters(runs: list[Run], layers: list[int] | None, gold: list[Gold]) -> dict[tuple[str, int], Trees]:
-    """Trees of every gold sentence by run and layer."""
-    from gatedrnn.studies.parsing import default_layer
-
+    layers = [layer for _, layer in voters]
+    if len(voters) < 2:
+        return {"layer": layers[0] if layers else None}
+    own = [scored(trees, options.algorithm).scores["model"] for trees in voters.values()]
+    each = [{"run": run, "layer": layer, "scores": one} for (run, layer), one in zip(voters, own, strict=True)]
     return {
-        (str(run.folder), layer): _induced(run, gold, layer)
-        for run in runs
-        for layer in layers or [default_layer(run.model)]
+        "layer": layers,
+        "voters": each,
+        "agreement": agreements([t[options.algorithm] for t in voters.values()], gold),
     }
 
 
-def _induced(run: Run, gold: list[Gold], layer: int) -> Trees:
-    """The model's spans for every gold tree, by algorithm; none for a tree without a word."""
-    from gatedrnn.studies.parsing import read_sentences as read
-    from gatedrnn.trees import distances_to_spans
-
-    ids = (run.vocabulary.encode_foreign(tree.words) for tree in gold if len(tree))
-    readings = read(run.model, ids, run.vocabulary.ids[EOS], layer)
-    distances = [next(readings).distances if len(tree) else [] for tree in gold]
-    return {a: [distances_to_spans(d, a) if d else set() for d in distances] for a in ALGORITHMS}
-
-
-def _agreed(voters: list[Trees], gold: list[Gold]) -> Trees:
-    """The consensus of the voters' trees; the first one's where a sentence is too long for it."""
-    from gatedrnn.trees import consensus
-    from gatedrnn.trees.consensus import LONGEST
-
-    def one(algorithm: str, k: int) -> set[Span]:
-        trees, n = [voter[algorithm][k] for voter in voters], len(gold[k])
-        return consensus(trees, n) if 0 < n <= LONGEST else trees[0]
-
-    return {algorithm: [one(algorithm, k) for k in range(len(gold))] for algorithm in ALGORITHMS}
+def _rows(voters: Voters, trees: Any, scored: Any) -> list[tuple[str, dict[str, float]]]:
+    """Rows of the table of scores: each voter, and their consensus, by both algorithms."""
+    several = len({run for run, _ in voters}) > 1
+    rows = [
+        (f"{name if several else 'model'}, layer {layer}, {a}", scored(own, a).scores["model"])
+        for (name, layer), own in voters.items()
+        for a in ALGORITHMS
+    ]
+    if len(voters) > 1:
+        rows += [(f"consensus of {len(voters)}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
+    return rows
 
 
-def _chunks(path: str, size: int) -> Any:
-    """Sentences of a text in lists of `size`, with the number of the first; nothing to read is an error."""
-    start, chunk = 0, []
-    for _, words in read_sentences(path):
-        chunk.append(words)
-        if len(chunk) == size:
-            yield start, chunk
-            start, chunk = start + size, []
-    if chunk:
-        yield start, chunk
-    elif start == 0:
-        raise nothing(path)
+def _drawn(run: Run, layer: Any, gold: list[Gold], trees: Any, options: Options) -> Iterator[dict[str, Any]]:
+    """The first sentences of a middle length as `run` saw them, with the distances of `layer`: as many as a report draws."""
+    from gatedrnn.studies.parsing import read_gold
+
+    middle = [k for k, tree in enumerate(gold) if _FEWEST <= len(tree) <= _MOST]
+    chosen = (middle or [k for k, tree in enumerate(gold) if 1 < len(tree) <= _MOST])[:_DRAWN]
+    shown, every = [gold[k] for k in chosen], range(1, len(run.model.layers) + 1)
+    how = {"gate": options.gate, "mapping": _mapping(run, options)}
+    readings = read_gold(run.model, run.vocabulary, shown, [*every, layer], keep_gates=True, **how)
+    for k, tree, reading in zip(chosen, shown, readings, strict=True):
+        whole = {tree.whole}
+        yield {
+            "words": tree.words,
+            "gold": tree.labelled,
+            "induced": sorted(trees[k]),
+            "gates": {f"layer {one}": reading.gates[one].tolist() for one in reversed(every)},
+            "distances": reading.distances[layer],
+            "f1": 100 * sentence_f1(trees[k] - whole, tree.spans - whole),
+        }
 
 
-def _draw(path: Path, spans: Any, words: list[str]) -> None:
+def _draw(path: Path, parsed: Any) -> None:
     import svgling
 
-    from gatedrnn.core.files import write_text
-    from gatedrnn.trees import spans_to_tree
-
-    write_text(path, svgling.draw_tree(spans_to_tree(spans, words)).get_svg().tostring())
+    if len(parsed.words) > _WIDEST:
+        got, advice = f"{len(parsed.words)} words", "Shorten it, or drop --svg"
+        raise ArgumentError(f"parse --svg {path.name}", f"draws sentences of at most {_WIDEST} words", got, advice)
+    write_text(path, svgling.draw_tree(parsed.tree).get_svg().tostring())

@@ -1,7 +1,7 @@
 """Text in: vocabulary, corpora, treebanks, batching, the built-in grammar; no model."""
 
 from gatedrnn.data.batching import Window, windows
-from gatedrnn.data.config import DataConfig
+from gatedrnn.data.config import MAPPINGS, DataConfig
 from gatedrnn.data.corpus import Corpus, find_splits
 from gatedrnn.data.grammar import CONSTRUCTIONS, Pair, agreement_pairs, sample_trees, write_corpus
 from gatedrnn.data.pairs import MinimalPair, read_pairs
@@ -12,6 +12,7 @@ from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
 __all__ = [
     "CONSTRUCTIONS",
     "EOS",
+    "MAPPINGS",
     "UNK",
     "Corpus",
     "DataConfig",

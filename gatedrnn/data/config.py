@@ -4,9 +4,13 @@ from dataclasses import dataclass
 
 from gatedrnn.core.checks import one_of, positive_int
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.trees.gold import KEEP_RULES
 
 LEVELS = ("word", "char", "subword")
 EMPTY_LINES = ("skip", "eos")
+MAPPINGS = ("exact", "lower", "number")
+"""How a word of foreign text is looked up: as written; then in lower case too; then, if it holds a digit, as `N` too."""
+
 SMALLEST_SUBWORDS = 258
 """The bytes, `<unk>` and `<eos>`."""
 
@@ -22,6 +26,8 @@ class DataConfig:
         vocabulary_size: how many subwords at most to learn from the training text [8000].
         tokenizer: a tokenizer.json with the subwords, instead of learning them.
         empty_lines: skip them, or eos for one <eos> each, as published WikiText-2 figures count.
+        mapping: how words of trees, pairs and prompts are looked up: exact, lower (lower case too) or number (N for numbers too).
+        words: which terminals of a tree count: ptb (by tag) or alnum (with a letter or digit).
 
     Raises: ArgumentError: a value is out of range, or of no use at this level.
     """
@@ -32,10 +38,14 @@ class DataConfig:
     vocabulary_size: int | None = None
     tokenizer: str | None = None
     empty_lines: str = "skip"
+    mapping: str = "number"
+    words: str = "ptb"
 
     def __post_init__(self) -> None:
         one_of("data.level", self.level, LEVELS)
         one_of("data.empty_lines", self.empty_lines, EMPTY_LINES)
+        one_of("data.mapping", self.mapping, MAPPINGS)
+        one_of("data.words", self.words, KEEP_RULES)
         if self.min_count is not None:
             positive_int("data.min_count", self.min_count)
         if self.vocabulary_size is not None:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import final
 
+from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json
-from gatedrnn.data.config import DataConfig
+from gatedrnn.data.config import MAPPINGS, DataConfig
 from gatedrnn.data.levels import EOS, UNK, Characters, Level, LineEncoder, Words
 from gatedrnn.data.subwords import Subwords
 
@@ -125,23 +126,26 @@ class Vocabulary:
         """Ids of tokens, exactly as written; unknown ones become `<unk>`."""
         return [self.ids.get(word, 0) for word in words]
 
-    def encode_foreign(self, words: Iterable[str]) -> list[int]:
+    def encode_foreign(self, words: Iterable[str], mapping: str = "number") -> list[int]:
         """Ids of words from text that was not prepared as the training text was, a treebank's say.
 
-        A word is looked up as written, then in lower case, then, if it holds a digit, as `N` (the Penn Treebank text's
-        number word), else it is `<unk>`.
+        A word is looked up as written (`exact`), then in lower case (`lower`), then, if it holds a digit, as `N`, the Penn
+        Treebank text's number word (`number`); else it is `<unk>`.
 
-        Raises: ArgumentError: the tokens are not words.
+        Raises: ArgumentError: the tokens are not words, or an unknown mapping.
         """
         self.require_words("Vocabulary.encode_foreign")
-        return [self._foreign(word) for word in words]
+        if one_of("mapping", mapping, MAPPINGS) == "exact":
+            return self.encode(words)
+        return [self._foreign(word, mapping) for word in words]
 
-    def _foreign(self, word: str) -> int:
+    def _foreign(self, word: str, mapping: str) -> int:
         lower = word.lower()
         for form in (word, lower):
             if form in self.ids:
                 return self.ids[form]
-        return self.ids.get("N", 0) if any(c.isdigit() for c in word) else 0
+        number = mapping == "number" and any(c.isdigit() for c in word)
+        return self.ids.get("N", 0) if number else 0
 
     def require_words(self, owner: str) -> None:
         """Raise ArgumentError for `owner` if the tokens are not words."""

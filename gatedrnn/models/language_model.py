@@ -108,15 +108,16 @@ class LanguageModel(nn.Module):
         loss = chunked_cross_entropy(dropped.flatten(0, 1), weight, bias, targets.flatten(), divisor)
         return LanguageModelOutput(None, loss, finals, gates, hidden, dropped)
 
-    def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layer: int) -> Trace:
-        """Gates of layer `layer` (from 1), {gate name: [T, B, N]}: as `forward`, without the layers above and the decoder.
+    def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layers: Collection[int]) -> list[Trace]:
+        """Gates of `layers` (from 1), lowest first, {gate name: [T, B, N]} each: `forward` without what lies above them.
 
-        Raises: ArgumentError: the layer does not exist; else as `forward`.
+        Raises: ArgumentError: a layer does not exist, or none is named; else as `forward`.
         """
-        if not 1 <= layer <= len(self.layers):
+        wrong = [layer for layer in layers if not 1 <= layer <= len(self.layers)]
+        if wrong or not layers:
             rule = f"must lie in 1…{len(self.layers)}"
-            raise ArgumentError("LanguageModel.layer", rule, layer, "Name a layer of the model")
-        return self._hidden(tokens, None, lengths, layer, (layer - 1,))[2][0]
+            raise ArgumentError("LanguageModel.layers", rule, wrong or "none", "Name layers of the model")
+        return self._hidden(tokens, None, lengths, max(layers), [layer - 1 for layer in layers])[2]
 
     def _hidden(
         self,

@@ -13,6 +13,8 @@ from matplotlib.ticker import FormatStrFormatter, ScalarFormatter
 Span = tuple[int, int]
 
 AGREED, OWN, INK, FAINT = "#0f766e", "#c2410c", "#1f2937", "#9ca3af"
+_SOFT = ("#64748b", "#b45309", "#9ca3af", "#7c3aed", "#cbd5e1")
+_HEAT = 0.95  # inches of a heat map
 _CLEAR = 0.34  # room between a word and the lowest constituent, in levels
 
 
@@ -20,7 +22,8 @@ def tree_and_gates(
     words: Sequence[str],
     gold: Sequence[tuple[str, Span]],
     induced: Sequence[Span],
-    gates_TN: Sequence[Sequence[float]],
+    gates: Mapping[str, Sequence[Sequence[float]]],
+    distances: Sequence[float] = (),
 ) -> Figure:
     """Draw a sentence.
 
@@ -28,25 +31,50 @@ def tree_and_gates(
         words: the columns.
         gold: (label, span) of the gold constituents; empty for a sentence without a gold tree.
         induced: spans of the induced tree. A constituent in both is green, in one alone orange.
-        gates_TN: master forget gate, a row a word; low units are drawn at the bottom.
+        gates: master gates [words, units] by name, one heat map each; low units are drawn at the bottom.
+        distances: of each word, drawn as a bar at the boundary before it.
     """
     gold_spans, induced_spans = {span for _, span in gold}, set(induced)
     gold_levels, induced_levels = _levels(gold_spans), _levels(induced_spans)
-    top, middle, below, heat = _axes(len(words), _height(gold_levels), _height(induced_levels))
+    heights = [_height(gold_levels), 0.32, _height(induced_levels), 0.75 if len(distances) else 0.01]
+    top, middle, below, bars, *heats = _axes(len(words), heights, len(gates))
     labels = {span: label for label, span in gold}
     _draw_tree(top, gold_levels, induced_spans, labels)
     _draw_tree(below, induced_levels, gold_spans if gold else induced_spans, {})
     below.invert_yaxis()
     for k, word in enumerate(words):
         place = {"ha": "center", "va": "center", "transform": middle.get_xaxis_transform()}
-        middle.text(k, 0.5, word, fontsize=9.5, color=INK, parse_math=False, **place)
-    for axes, name in ((top, "gold"), (below, "induced")):
-        if name == "induced" or gold:
-            place = {"ha": "right", "va": "center", "transform": axes.transAxes}
-            axes.text(-0.08 / _width(len(words)), 0.5, name, fontsize=8.5, color=FAINT, **place)
-    _draw_gates(heat, np.asarray(gates_TN, dtype=float).T)
-    figure = heat.figure
-    assert isinstance(figure, Figure)
+        middle.text(k, 0.5, word, fontsize=min(9.5, 100 / len(word)), color=INK, parse_math=False, **place)
+    if len(distances):
+        _draw_distances(bars, distances)
+    for axes, name in ((top, "gold" if gold else ""), (below, "induced"), (bars, "distance" if len(distances) else "")):
+        place = {"ha": "right", "va": "center", "transform": axes.transAxes}
+        axes.text(-0.08 / _width(len(words)), 0.5, name, fontsize=8.5, color=FAINT, **place)
+    for axes, (name, gates_TN) in zip(heats, gates.items(), strict=True):
+        _draw_gates(axes, name, np.asarray(gates_TN, dtype=float).T)
+    if heats:
+        legend = "master gate of each word, low units at the bottom: pale is 0, dark is 1"
+        heats[-1].set_xlabel(legend, fontsize=7.5, color=FAINT)
+    return _figure(top)
+
+
+def length_curves(names: Sequence[str], sentences: Sequence[int], series: Mapping[str, Sequence[float]]) -> Figure:
+    """F1 in percent by length of sentence, one line a parser; the first one is drawn thick.
+
+    Args: names: of the buckets; sentences: in each; series: F1 by parser.
+    """
+    figure = Figure(figsize=(6.8, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    colors = (AGREED, *_SOFT)
+    for k, (name, values) in enumerate(series.items()):
+        width, color = (2.4, AGREED) if k == 0 else (1.3, colors[1 + (k - 1) % len(_SOFT)])
+        axes.plot(range(len(names)), values, marker="o", markersize=3 + width, linewidth=width, color=color, label=name)
+    axes.set_xticks(range(len(names)), [f"{name}\n({count})" for name, count in zip(names, sentences, strict=True)])
+    axes.set_xlabel("words in the sentence (sentences)")
+    axes.set_ylabel("F1, protocol B")
+    axes.set_ylim(0, 100)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -79,9 +107,9 @@ def to_svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, PDF or SVG, by the file's ending."""
-    figure.savefig(path, dpi=160, facecolor="white")
+def save(figure: Figure, path: Path, kind: str | None = None) -> None:
+    """Write a figure as PNG, PDF or SVG: `kind`, else by the file's ending."""
+    figure.savefig(path, dpi=160, facecolor="white", format=kind)
 
 
 def _width(words: int) -> float:
@@ -94,27 +122,41 @@ def _height(levels: dict[Span, int]) -> float:
     return 0.3 * max(levels.values()) + 0.2 if levels else 0.01
 
 
-def _axes(words: int, gold_height: float, induced_height: float) -> list[Axes]:
-    """Gold tree, words, induced tree and gates, one below the other, a column a word."""
-    heights, width = [gold_height, 0.32, induced_height, 1.25], _width(words)
-    figure = Figure(figsize=(width, sum(heights) + 0.5))
-    sides = {"left": 1.0 / width, "right": 0.99, "top": 0.99, "bottom": 0.06}
-    grid = figure.add_gridspec(4, 1, height_ratios=heights, hspace=0.0, **sides)
-    panels = [figure.add_subplot(grid[k]) for k in range(4)]
-    for axes in panels[:3]:
+def _axes(words: int, heights: list[float], heats: int) -> list[Axes]:
+    """Gold tree, words, induced tree, distances and heat maps, one below the other, a column a word."""
+    every, width = [*heights, *[_HEAT] * heats], _width(words)
+    figure = Figure(figsize=(width, sum(every) + 0.5))
+    sides = {"left": 1.0 / width, "right": 0.99, "top": 0.99, "bottom": 0.3 / (sum(every) + 0.5)}
+    grid = figure.add_gridspec(len(every), 1, height_ratios=every, hspace=0.0, **sides)
+    panels = [figure.add_subplot(grid[k]) for k in range(len(every))]
+    for axes in panels[: len(heights)]:
         axes.set_xlim(-0.5, words - 0.5)
         axes.axis("off")
     return panels
 
 
-def _draw_gates(axes: Axes, image_NT: np.ndarray) -> None:
+def _figure(axes: Axes) -> Figure:
+    figure = axes.figure
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def _draw_distances(axes: Axes, distances: Sequence[float]) -> None:
+    """A bar before each word but the first, whose distance cuts nothing; heights from the smallest to the largest."""
+    values = np.asarray(distances[1:], dtype=float)
+    axes.bar(0.5 + np.arange(len(values)), values, width=0.16, color=INK)
+    if len(values):
+        low, high = float(values.min()), float(values.max())
+        room = (high - low) or 1.0
+        axes.set_ylim(low - 0.25 * room, high + 0.15 * room)
+
+
+def _draw_gates(axes: Axes, name: str, image_NT: np.ndarray) -> None:
     axes.imshow(image_NT, aspect="auto", origin="lower", cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest")
     axes.set_xticks([])
-    axes.set_yticks([0, len(image_NT) - 1], ["short-lived", "long-lived"], fontsize=7.5, color=FAINT)
+    axes.set_yticks([(len(image_NT) - 1) / 2], [name], fontsize=8.5, color=FAINT)
     axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    legend = "master forget gate: pale where the state is erased, dark where it is kept"
-    axes.set_xlabel(legend, fontsize=7.5, color=FAINT)
+    axes.spines[:].set_color("white")
 
 
 def _levels(spans: set[Span]) -> dict[Span, int]:

@@ -55,7 +55,8 @@ def test_trace_and_lengths():
     model, lengths = make().eval(), [7, 2, 4]
     output = model(TOKENS, lengths=lengths, return_gates=True)
     for layer in (1, 2):
-        torch.testing.assert_close(model.trace(TOKENS, lengths, layer), output.gates[layer - 1])
+        torch.testing.assert_close(model.trace(TOKENS, lengths, [layer]), [output.gates[layer - 1]])
+    torch.testing.assert_close(model.trace(TOKENS, lengths, [1, 2]), output.gates)
     alone = model(TOKENS[:2, 1:2])
     torch.testing.assert_close(output.logits[:2, 1:2], alone.logits)
     for ours, expected in zip(output.states, alone.states, strict=True):
@@ -362,5 +363,5 @@ def test_config_is_frozen():
 
 @pytest.mark.parametrize("layer", [0, -1, 3])
 def test_trace_of_a_layer_that_does_not_exist(layer):
-    with pytest.raises(ArgumentError, match=rf"LanguageModel\.layer: must lie in 1…2; got {layer}\."):
-        make().trace(torch.zeros(2, 1, dtype=torch.long), None, layer)
+    with pytest.raises(ArgumentError, match=rf"LanguageModel\.layers: must lie in 1…2; got \[{layer}\]\."):
+        make().trace(torch.zeros(2, 1, dtype=torch.long), None, [1, layer])

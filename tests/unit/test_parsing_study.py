@@ -35,26 +35,28 @@ def draw_sentences(count, longest, seed=0):
 @pytest.mark.parametrize("layer", [1, 2, 3])
 def test_batched_reading_equals_one_sentence_at_a_time_in_order(layer):
     model, sentences = make_model(), draw_sentences(40, 15)
-    readings = list(read(model, sentences, EOS, layer, keep_gates=True))
-    assert [len(r.distances) for r in readings] == [len(s) for s in sentences]
+    readings = list(read(model, sentences, EOS, [layer], keep_gates=True))
+    assert [len(r.distances[layer]) for r in readings] == [len(s) for s in sentences]
     for sentence, reading in zip(sentences, readings, strict=True):
         with torch.no_grad():
             gates = model(torch.tensor([EOS, *sentence])[:, None], return_gates=True).gates
         master_TN = gates[layer - 1]["master_forget"][1:, 0]
-        assert reading.distances == pytest.approx((1 - master_TN.mean(-1)).tolist(), abs=1e-6)
-        assert reading.distances == pytest.approx(syntactic_distance(master_TN).tolist(), abs=1e-6)
-        np.testing.assert_allclose(reading.master_forget_TN, master_TN.numpy(), atol=1e-6)
-        (alone,) = read(model, [sentence], EOS, layer)
-        assert reading.distances == pytest.approx(alone.distances, abs=1e-6)
-        assert alone.master_forget_TN is None
+        assert reading.distances[layer] == pytest.approx((1 - master_TN.mean(-1)).tolist(), abs=1e-6)
+        assert reading.distances[layer] == pytest.approx(syntactic_distance(master_TN).tolist(), abs=1e-6)
+        np.testing.assert_allclose(reading.gates[layer], master_TN.numpy(), atol=1e-6)
+        (alone,) = read(model, [sentence], EOS, [layer])
+        assert reading.distances[layer] == pytest.approx(alone.distances[layer], abs=1e-6)
+        assert alone.gates == {}
 
 
 def test_order_is_kept_over_many_chunks_of_one_stream():
     model, sentences = make_model(sizes=(8,)), draw_sentences(2100, 9, seed=1)
-    readings = list(read(model, iter(sentences), EOS, 1))
-    assert [len(r.distances) for r in readings] == [len(s) for s in sentences]
+    readings = list(read(model, iter(sentences), EOS, [1]))
+    assert [len(r.distances[1]) for r in readings] == [len(s) for s in sentences]
     for k in (0, 500, 1023, 1024, 1025, 2047, 2048, 2099):
-        assert readings[k].distances == pytest.approx(next(read(model, [sentences[k]], EOS, 1)).distances, abs=1e-6)
+        assert readings[k].distances[1] == pytest.approx(
+            next(read(model, [sentences[k]], EOS, [1])).distances[1], abs=1e-6
+        )
 
 
 def test_reading_needs_no_more_than_a_part_of_the_stream():
@@ -62,25 +64,25 @@ def test_reading_needs_no_more_than_a_part_of_the_stream():
         while True:
             yield [2, 3, 4]
 
-    assert len(next(read(make_model(), endless(), EOS, 1)).distances) == 3
+    assert len(next(read(make_model(), endless(), EOS, [1])).distances[1]) == 3
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "peephole", "coupled", "gru", "g2lstm"])
 def test_cells_without_master_gates_are_refused_naming_onlstm(cell):
     with pytest.raises(ArgumentError, match=rf"needs a cell with master gates; got cell '{cell}'.*onlstm"):
-        read(make_model(cell), [[2]], EOS, 1)
+        read(make_model(cell), [[2]], EOS, [1])
     assert cells_with_master_gates() == ["onlstm"]
 
 
 @pytest.mark.parametrize("layer", [0, -1, 4])
 def test_a_layer_out_of_range_is_refused(layer):
     with pytest.raises(ArgumentError, match=rf"parsing\.layer: must .*; got {layer}"):
-        read(make_model(), [[2]], EOS, layer)
+        read(make_model(), [[2]], EOS, [1, layer])
 
 
 def test_an_empty_sentence_is_refused():
     with pytest.raises(ArgumentError, match="at least one word; got length 0"):
-        list(read(make_model(), [[2], [], [3]], EOS, 1))
+        list(read(make_model(), [[2], [], [3]], EOS, [1]))
     with pytest.raises(ArgumentError, match="at least one word; got length 0"):
         log_probabilities(make_model(), [[2], []], EOS)
 

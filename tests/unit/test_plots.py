@@ -15,6 +15,7 @@ WORDS = ["the", "<b>", "sees", "a", "dog&cat"]
 GOLD = [("S", (0, 5)), ("NP", (0, 2)), ("VP", (2, 5)), ("NP", (3, 5))]
 INDUCED = [(0, 5), (0, 2), (2, 5), (2, 4)]
 GATES = np.linspace(0, 1, 5 * 6).reshape(5, 6)
+HEATS = {"layer 2": GATES.tolist(), "layer 1": GATES[::-1].tolist()}
 
 
 def texts(svg):
@@ -25,28 +26,28 @@ def texts(svg):
 
 
 def test_a_sentence_is_drawn_with_its_words_and_labels_as_text():
-    found = texts(to_svg(tree_and_gates(WORDS, GOLD, INDUCED, GATES)))
+    found = texts(to_svg(tree_and_gates(WORDS, GOLD, INDUCED, HEATS)))
     assert [text for text in found if text in WORDS] == WORDS
     assert sorted(text for text in found if text in ("S", "NP", "VP")) == ["NP", "NP", "S", "VP"]
     assert {"gold", "induced"} <= set(found)
 
 
 def test_the_same_sentence_gives_the_same_bytes():
-    first, second = (to_svg(tree_and_gates(WORDS, GOLD, INDUCED, GATES.tolist())) for _ in range(2))
+    first, second = (to_svg(tree_and_gates(WORDS, GOLD, INDUCED, HEATS)) for _ in range(2))
     assert first == second
-    assert first != to_svg(tree_and_gates(WORDS, GOLD, [(0, 5), (1, 5), (2, 5), (3, 5)], GATES.tolist()))
+    assert first != to_svg(tree_and_gates(WORDS, GOLD, [(0, 5), (1, 5), (2, 5), (3, 5)], HEATS))
 
 
 @pytest.mark.parametrize(("words", "induced"), [(["yes"], []), (["a", "b"], [(0, 2)])])
 def test_short_sentences_without_gold_are_drawn(words, induced):
-    found = texts(to_svg(tree_and_gates(words, [], induced, GATES[: len(words)])))
+    found = texts(to_svg(tree_and_gates(words, [], induced, {"layer 1": GATES[: len(words)]})))
     assert [text for text in found if text in words] == words
     assert "gold" not in found
 
 
 @pytest.mark.parametrize("words", [["$", "5"], ["US$", "CA$5"], ["$x^$", "a"], ["$a$", "b_c"], ["\\", "%"]])
 def test_words_are_drawn_as_written_not_as_formulae(words):
-    found = texts(to_svg(tree_and_gates(words, [("S", (0, 2))], [(0, 2)], GATES[:2])))
+    found = texts(to_svg(tree_and_gates(words, [("S", (0, 2))], [(0, 2)], {"layer 1": GATES[:2]})))
     assert [text for text in found if text in words] == words
 
 
@@ -57,7 +58,7 @@ def test_a_learning_curve_names_its_series():
 
 @pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG\r\n"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
 def test_a_figure_is_saved_by_its_ending(tmp_path, name, magic):
-    save(tree_and_gates(WORDS, GOLD, INDUCED, GATES), tmp_path / name)
+    save(tree_and_gates(WORDS, GOLD, INDUCED, HEATS), tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(magic)
 
 
@@ -90,7 +91,7 @@ def write(path):
         "seconds": 61.4,
     }
     metrics = [{"epoch": k, "train_perplexity": 50 / k, "valid_perplexity": 60 / k} for k in (1, 2)]
-    sentence = {"words": WORDS, "gold": GOLD, "induced": INDUCED, "gates": GATES.tolist(), "f1": 66.6}
+    sentence = {"words": WORDS, "gold": GOLD, "induced": INDUCED, "gates": {"layer 1": GATES.tolist()}, "f1": 66.6}
     about = {"size": "layers 128-128", "train": "12,000", "command": "gatedrnn demo --seed 1"}
     write_report(path, json.loads(json.dumps(results)), metrics, [sentence, sentence], about)
     return path.read_text(encoding="utf-8")

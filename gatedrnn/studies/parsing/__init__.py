@@ -1,15 +1,37 @@
-"""Unsupervised constituency parsing: distances off a model's master forget gates, trees, scores beside baselines."""
+"""Unsupervised constituency parsing: distances off a model's master gates, trees, scores beside baselines; trains nothing."""
 
-from gatedrnn.studies.parsing.distances import Reading, cells_with_master_gates, default_layer, read_sentences
+from gatedrnn.studies.parsing.distances import (
+    GATES,
+    MEAN,
+    Layer,
+    Reading,
+    cells_with_master_gates,
+    default_layer,
+    has_distances,
+    read_sentences,
+)
 from gatedrnn.studies.parsing.evaluation import BASELINE_NAMES, ParsingResult, by_length, evaluate_parsing
+from gatedrnn.studies.parsing.parse import Parse, parse_sentences
+from gatedrnn.studies.parsing.voters import agreed_trees, agreements, induced_trees, layers_by_gold, read_gold
 
 __all__ = [
     "BASELINE_NAMES",
+    "GATES",
+    "MEAN",
+    "Layer",
+    "Parse",
     "ParsingResult",
     "Reading",
+    "agreed_trees",
+    "agreements",
     "by_length",
     "cells_with_master_gates",
     "default_layer",
     "evaluate_parsing",
+    "has_distances",
+    "induced_trees",
+    "layers_by_gold",
+    "parse_sentences",
+    "read_gold",
     "read_sentences",
 ]

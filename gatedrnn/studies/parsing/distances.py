@@ -1,36 +1,55 @@
-"""Distances of sentences, read in batches off one layer's master forget gate.
+"""Distances of sentences, read in batches off the master gates of any of a model's layers.
 
 Dimensions: T time, B batch, N units of the master gate.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gatedrnn.cells import CELLS
-from gatedrnn.core.checks import positive_int
+from gatedrnn.core.checks import one_of, positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModel
+from gatedrnn.models.surprisal import evaluating
 
+MEAN = "mean"
+"""The layer that stands for the mean of all layers' distances."""
+
+Layer = int | str
+"""A layer from 1 on, or `MEAN`."""
+
+GATES = ("master_forget", "master_input")
 _SORTED_SENTENCES = 1024
 _BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One sentence as the model saw it: distance of each word [T], and the master forget gate [T, N] if it was asked for."""
+    """One sentence as the model saw it.
 
-    distances: list[float]
-    master_forget_TN: np.ndarray | None
+    Args:
+        distances: of each word [T], by the layer asked for.
+        gates: the master gate [T, N] of every layer read, if it was asked for.
+    """
+
+    distances: dict[Layer, list[float]]
+    gates: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 def cells_with_master_gates() -> list[str]:
     """Registered cells from which distances can be read."""
     return [name for name, cell in CELLS.items() if _has_master_gates(cell.make_spec(1))]
+
+
+def has_distances(model: LanguageModel) -> bool:
+    """Whether distances can be read off this model."""
+    return _has_master_gates(model.layers[0].spec)
 
 
 def default_layer(model: LanguageModel) -> int:
@@ -39,27 +58,39 @@ def default_layer(model: LanguageModel) -> int:
 
 
 def read_sentences(
-    model: LanguageModel, sentences: Iterable[list[int]], eos: int, layer: int, *, keep_gates: bool = False
+    model: LanguageModel,
+    sentences: Iterable[list[int]],
+    eos: int,
+    layers: Sequence[Layer],
+    *,
+    gate: str = "master_forget",
+    keep_gates: bool = False,
 ) -> Iterator[Reading]:
     """Read sentences, each from a fresh state after `<eos>`, in order; constant memory for any number of them.
 
-    Equations: Shen et al. 2019, sec. 5.2. Departs: none.
+    Equations: Shen et al. 2019, sec. 5.2: 1 − mean(f̃). Departs: none; `master_input`, mean(ĩ), and `MEAN` are not in the paper.
     Args:
         sentences: word ids, each at least one.
         eos: the id that precedes a sentence.
-        layer: from 1.
+        layers: from 1, or MEAN; all of them in one pass.
+        gate: master_forget, or master_input: the share of the units that are written.
         keep_gates: also keep the gate values.
 
-    Raises: ArgumentError: the cell has no master gates (names those that have), the layer does not exist, or a sentence is empty.
+    Raises: ArgumentError: the cell has no master gates (names those that have), a layer does not exist, an unknown gate, or a
+        sentence is empty.
     """
-    if not _has_master_gates(model.layers[0].spec):
+    one_of("parsing.gate", gate, GATES)
+    if not has_distances(model):
         able = ", ".join(cells_with_master_gates())
         advice = f"Cells that have them: {able}. Train one with --model.cell {cells_with_master_gates()[0]}"
         raise ArgumentError("parsing", "needs a cell with master gates", f"cell {model.config.cell!r}", advice)
-    positive_int("parsing.layer", layer)
-    if layer > len(model.layers):
-        raise ArgumentError("parsing.layer", f"must lie in 1…{len(model.layers)}", layer, "Name a layer of the model")
-    return _read(model, iter(sentences), eos, layer, keep_gates)
+    every = len(model.layers)
+    for layer in layers:
+        if layer != MEAN and positive_int("parsing.layer", layer) > every:
+            raise ArgumentError(
+                "parsing.layer", f"must lie in 1…{every}, or be {MEAN}", layer, "Name a layer of the model"
+            )
+    return _read(model, iter(sentences), eos, tuple(layers), gate, keep_gates)
 
 
 def _has_master_gates(spec: object) -> bool:
@@ -67,7 +98,7 @@ def _has_master_gates(spec: object) -> bool:
 
 
 def _read(
-    model: LanguageModel, sentences: Iterator[list[int]], eos: int, layer: int, keep_gates: bool
+    model: LanguageModel, sentences: Iterator[list[int]], eos: int, layers: tuple[Layer, ...], gate: str, keep: bool
 ) -> Iterator[Reading]:
     while chunk := list(islice(sentences, _SORTED_SENTENCES)):
         if any(not ids for ids in chunk):
@@ -77,20 +108,36 @@ def _read(
         while order:
             width = len(chunk[order[-1]]) + 1
             batch = [order.pop() for _ in range(min(len(order), max(1, _BATCH_TOKENS // width)))]
-            found |= zip(batch, _batch(model, [chunk[k] for k in batch], eos, layer, keep_gates), strict=True)
+            found |= zip(batch, _batch(model, [chunk[k] for k in batch], eos, layers, gate, keep), strict=True)
         yield from (found[k] for k in range(len(chunk)))
 
 
 @torch.no_grad()
-def _batch(model: LanguageModel, batch: list[list[int]], eos: int, layer: int, keep_gates: bool) -> list[Reading]:
+def _batch(
+    model: LanguageModel, batch: list[list[int]], eos: int, layers: tuple[Layer, ...], gate: str, keep: bool
+) -> list[Reading]:
     lengths = [len(ids) + 1 for ids in batch]
     tokens = torch.full((max(lengths), len(batch)), eos)
     for b, ids in enumerate(batch):
         tokens[1 : lengths[b], b] = torch.tensor(ids)
-    gates_TBN = model.trace(tokens.to(model.embedding.weight.device), lengths, layer)["master_forget"].cpu()
-    distances_TB = syntactic_distance(gates_TBN.double())
-    readings = []
-    for b, length in enumerate(lengths):
-        gate = gates_TBN[1:length, b].numpy().copy() if keep_gates else None
-        readings.append(Reading(distances_TB[1:length, b].tolist(), gate))
-    return readings
+    every = range(1, len(model.layers) + 1)
+    read = [layer for layer in every if MEAN in layers or layer in layers]
+    with evaluating(model):
+        traces = model.trace(tokens.to(model.embedding.weight.device), lengths, read)
+    gates = {layer: trace[gate].cpu() for layer, trace in zip(read, traces, strict=True)}
+    by_layer: dict[Layer, Tensor] = {layer: _distances(values, gate) for layer, values in gates.items()}
+    if MEAN in layers:
+        by_layer[MEAN] = torch.stack([by_layer[layer] for layer in every]).mean(0)
+    return [
+        Reading(
+            {layer: by_layer[layer][1:length, b].tolist() for layer in layers},
+            {layer: gates_TBN[1:length, b].numpy().copy() for layer, gates_TBN in gates.items()} if keep else {},
+        )
+        for b, length in enumerate(lengths)
+    ]
+
+
+def _distances(gates_TBN: Tensor, gate: str) -> Tensor:
+    """[T, B] in float64."""
+    values = gates_TBN.double()
+    return syntactic_distance(values) if gate == "master_forget" else values.mean(-1)

@@ -1,6 +1,7 @@
 """Scores of a model's trees beside the trivial parsers and the upper bound, all from one pipeline."""
 
 import random
+import sys
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
@@ -93,14 +94,18 @@ def evaluate_parsing(
 
 
 def by_length(
-    gold: Sequence[Gold], predicted: Sequence[Set[Span]] | None = None, baselines: Sequence[str] = DEFAULT_BASELINES
+    gold: Sequence[Gold],
+    predicted: Sequence[Set[Span]] | None = None,
+    baselines: Sequence[str] = DEFAULT_BASELINES,
+    max_words: int | None = None,
 ) -> dict[str, ParsingResult]:
     """`evaluate_parsing` of sentences of 1–10, 11–20, 21–30, 31–40 and more words, where there are any."""
     found = {}
     for low, high in LENGTHS:
-        if any(low <= len(tree) <= (high or len(tree)) for tree in gold):
+        limit = min(high or sys.maxsize, max_words or sys.maxsize)
+        if any(low <= len(tree) <= limit for tree in gold):
             name = f"{low}–{high}" if high else f"{low}+"
-            found[name] = evaluate_parsing(gold, predicted, min_words=low, max_words=high, baselines=baselines)
+            found[name] = evaluate_parsing(gold, predicted, min_words=low, max_words=limit, baselines=baselines)
     return found
 
 

@@ -1,0 +1,92 @@
+"""What `gatedrnn eval-parsing` prints and writes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gatedrnn.core.files import write_json
+
+Options = Any
+
+
+def how(record: dict[str, Any]) -> str:
+    """What was read and chosen, in a sentence."""
+    said = f"words that count: rule {record['words']}"
+    if record["layer"] is not None:
+        said += f"; looked up by rule {record['mapping']}; distances from the {record['gate'].replace('_', ' ')} gate"
+    selection = record.get("selection", {"runs": {}})
+    for name, one in selection["runs"].items():
+        found = ", ".join(f"{layer} {value:.1f}" for layer, value in one["B"].items())
+        said += (
+            f"; gold trees of {selection['treebank']} were used to choose layer {one['layer']} of {name} (B: {found})"
+        )
+    return said
+
+
+def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float]]], options: Options) -> None:
+    """The table of scores and what belongs to it."""
+    columns = ("A", "AW", "B", "B*", "corpus")
+    title = f"unlabelled F1 in percent, {record['sentences']:,} sentences"
+    _print_table(title, columns, [(name, [f"{value:.2f}" for value in found.values()]) for name, found in rows])
+    _say(how(record))
+    if "intervals" in record:
+        each = record["intervals"].items()
+        found = [(shown(name), [f"{low:.1f}–{high:.1f}" for low, high in by.values()]) for name, by in each]
+        title = f"95 % intervals ({options.algorithm}), {options.bootstrap} samples of the sentences"
+        _print_table(title, columns, found)
+    if options.by_length:
+        parts = record["by_length"]
+        title = f"F1 by protocol B and length ({options.algorithm})"
+        of = [f"{name} words ({part['sentences']})" for name, part in parts.items()]
+        values = [part["scores"] for part in parts.values()]
+        found = [(shown(name), [f"{part[name]['B']:.1f}" for part in values]) for name in record["scores"]]
+        _print_table(title, of, found)
+    depths = "  ".join(f"{shown(name)} {value:.1f}" for name, value in record["depth"].items())
+    _say(f"mean depth of trees ({options.algorithm}): {depths}")
+    if record["label_recall"]:
+        frequent = list(record["label_recall"].items())[:12]
+        recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
+        _say(f"recall by label ({options.algorithm}), in percent (constituents): {recall}")
+    for k, others in enumerate(record.get("agreement", ()), 1):
+        found = ", ".join(f"{value:.1f}" for value in others)
+        _say(f"agreement of voter {k} with each ({options.algorithm}): F1 {found}")
+    for error in record.get("skipped", ()):
+        _say(f"skipped: {error}")
+    if options.out:
+        _say(f"open {Path(options.out) / 'report.html'}")
+
+
+def _print_table(title: str, columns: Sequence[str], rows: list[tuple[str, list[str]]]) -> None:
+    table = Table(title=title)
+    table.add_column("trees")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name, cells in rows:
+        table.add_row(name, *cells)
+    Console().print(table)
+
+
+def _say(text: str) -> None:
+    Console().print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def shown(name: str) -> str:
+    """A parser's name in words."""
+    return name.replace("_", " ")
+
+
+def write_report(
+    folder: Path, record: dict[str, Any], rows: Any, drawn: list[dict[str, Any]], options: Options
+) -> None:
+    """Write results.json, report.html and the figures into `folder`."""
+    from gatedrnn.plots.evaluations import write_parsing_report
+
+    names = ", ".join(options.run) or "trivial parsers alone"
+    about = {"how": f"{names}; {how(record)}.", "treebank": Path(options.treebank).name}
+    about["row"] = next((name for name, _ in reversed(rows) if name.endswith(f", {options.algorithm}")), "")
+    about["command"] = " ".join(["gatedrnn eval-parsing", *options.run, "--treebank", options.treebank])
+    write_parsing_report(folder, record, rows, drawn, about)
+    write_json(folder / "results.json", record)

@@ -1,0 +1,142 @@
+"""The pages of `eval-parsing` and `eval-syntax`, from their results."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from gatedrnn.core.files import write_text, write_with
+from gatedrnn.plots.page import KEY, bars, card, draw, page, sentence_card, table, tiles
+from gatedrnn.plots.report import PROTOCOLS
+from gatedrnn.plots.trees import length_curves, save, to_svg
+
+
+def write_parsing_report(
+    folder: Path,
+    results: Mapping[str, Any],
+    rows: Sequence[tuple[str, Mapping[str, float]]],
+    sentences: Sequence[Mapping[str, Any]],
+    about: Mapping[str, str],
+) -> None:
+    """Write `report.html` and its figures as PDF into `folder`, each atomically.
+
+    Args:
+        results: as `eval-parsing --json` prints them, by_length among them.
+        rows: of the table of scores.
+        sentences: as `sentence_card` draws them.
+        about: how (what was read and chosen), treebank, command, and row (the name of the one to stress): texts for the page.
+    """
+    scores, intervals = results["scores"], results.get("intervals", {})
+    trivial = {name: s["B"] for name, s in scores.items() if name not in ("model", "upper_bound")}
+    best = max(trivial, key=lambda name: trivial[name], default=None)
+    said = {f"F1 of the trees (protocol B, {results['algorithm']})": _shown(scores, "model")}
+    said |= {f"best trivial parser ({_title(best)})": f"{trivial[best]:.1f}"} if best else {}
+    said |= {"best that binary trees can reach": _shown(scores, "upper_bound")}
+    said |= {"sentences": f"{results['sentences']:,}"}
+    figure = _lengths(results["by_length"])
+    body = [f"<p>{escape(about['how'])}</p>", tiles({k: v for k, v in said.items() if v})]
+    body += ["<h2>Unlabelled F1</h2>", bars((_title(name), s["B"], name == "model") for name, s in scores.items())]
+    body += [
+        table(
+            ("trees", *PROTOCOLS), ((name, [f"{v:.2f}" for v in s.values()], name == about["row"]) for name, s in rows)
+        )
+    ]
+    if intervals:
+        body += [
+            "<p>Middle 95 % over other choices of the sentences:</p>",
+            table(("trees", *PROTOCOLS), _ranges(intervals)),
+        ]
+    body += ["<h2>By length</h2>", card("F1 by protocol B", to_svg(figure))]
+    body += _recall(results["label_recall"]) + _agreement(results) + _depth(results["depth"])
+    if sentences:
+        below = "the distance at each boundary, and the master gate of every layer, the first run's"
+        body += ["<h2>Sentences</h2>", KEY.format(below=below), *map(sentence_card, sentences)]
+    pictures = {"f1-by-length": figure} | {f"sentence-{k}": draw(one) for k, one in enumerate(sentences, 1)}
+    for name, picture in pictures.items():
+        write_with(folder / f"{name}.pdf", partial(save, picture, kind="pdf"))
+    write_text(folder / "report.html", page(f"Trees of {about['treebank']}", "\n".join(body), about["command"]))
+
+
+def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> None:
+    """Write `report.html` of minimal pairs into `folder`, atomically.
+
+    Args: results: by run, as `eval-syntax --json` prints one; about: how, pairs and command: texts for the page.
+    """
+    means = {name: _percent(found["macro_accuracy"]) for name, found in results.items()}
+    first, *_ = results.values()
+    body = [f"<p>{escape(about['how'])}</p>", tiles({f"mean accuracy, {name}": f"{v} %" for name, v in means.items()})]
+    for name, found in results.items():
+        rows = [(title, _hundred(judged["accuracy"]), True) for title, judged in found["phenomena"].items()]
+        body += [f"<h2>{escape(name)}</h2>", bars(rows, chance=50)]
+    columns = ("phenomenon", *results, "pairs", "skipped", "identical")
+    cells = []
+    for title in first["phenomena"]:
+        each = [found["phenomena"][title] for found in results.values()]
+        counts = [
+            " / ".join(dict.fromkeys(f"{one[key]:,}" for one in each)) for key in ("pairs", "skipped", "identical")
+        ]
+        cells.append((title, [*(_percent(one["accuracy"]) for one in each), *counts], False))
+    body += ["<h2>All figures</h2>", table(columns, [*cells, ("mean", [*means.values(), "", "", ""], True)])]
+    write_text(folder / "report.html", page(f"Minimal pairs of {about['pairs']}", "\n".join(body), about["command"]))
+
+
+def _title(name: str | None) -> str:
+    return (name or "").replace("_", " ")
+
+
+def _shown(scores: Mapping[str, Mapping[str, float]], name: str) -> str:
+    return f"{scores[name]['B']:.1f}" if name in scores else ""
+
+
+def _hundred(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def _lengths(parts: Mapping[str, Any]) -> Figure:
+    series = {
+        _title(name): [part["scores"][name]["B"] for part in parts.values()]
+        for name in next(iter(parts.values()))["scores"]
+    }
+    return length_curves(list(parts), [part["sentences"] for part in parts.values()], series)
+
+
+def _ranges(intervals: Mapping[str, Mapping[str, Sequence[float]]]) -> list[tuple[str, list[str], bool]]:
+    return [(_title(n), [f"{a:.1f}–{b:.1f}" for a, b in by.values()], n == "model") for n, by in intervals.items()]
+
+
+def _recall(recall: Mapping[str, Mapping[str, float]]) -> list[str]:
+    rows = [(f"{label} ({found['count']:,})", found["recall"], True) for label, found in list(recall.items())[:15]]
+    return (
+        ["<h2>Recall by label</h2>", "<p>Share of gold constituents found (how many there are).</p>", bars(rows)]
+        if rows
+        else []
+    )
+
+
+def _agreement(results: Mapping[str, Any]) -> list[str]:
+    if "voters" not in results:
+        return []
+    names = [f"{k}: {voter['run']}, layer {voter['layer']}" for k, voter in enumerate(results["voters"], 1)]
+    rows = [(name, [f"{v:.1f}" for v in row], False) for name, row in zip(names, results["agreement"], strict=True)]
+    columns = ("voter", *(str(k) for k in range(1, len(names) + 1)))
+    return [
+        "<h2>Agreement of the voters</h2>",
+        "<p>F1 of each one's trees against each other's.</p>",
+        table(columns, rows),
+    ]
+
+
+def _depth(depths: Mapping[str, float]) -> list[str]:
+    rows = [(_title(name), [f"{value:.1f}"], name == "model") for name, value in depths.items()]
+    return [
+        "<h2>Depth</h2>",
+        "<p>The most constituents over one word, the mean over sentences.</p>",
+        table(("trees", "depth"), rows),
+    ]
