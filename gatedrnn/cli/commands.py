@@ -4,10 +4,7 @@ import json
 import math
 import os
 import shutil
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict, fields
-from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +13,22 @@ from rich.table import Table
 
 from gatedrnn.cells import CELLS
 from gatedrnn.cli.parsing import eval_parsing, parse  # noqa: F401 - commands, found here by name
+from gatedrnn.cli.surprisal import surprisal  # noqa: F401 - likewise
 from gatedrnn.cli.syntax import eval_syntax  # noqa: F401 - likewise
-from gatedrnn.cli.text import nothing
+from gatedrnn.cli.text import STATES
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.data import (
     EOS,
-    UNK,
     Corpus,
     Vocabulary,
     find_splits,
-    read_lines,
     write_corpus,
 )
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.training.run import CHECKPOINT_FOLDER, TOKENS_FOLDER, VOCABULARY_FILE, Run, load_run
 
 Options = Any
-
-_SAID = {False: "state carried", True: "state reset at each sentence"}
 
 
 def train(options: Options) -> int:
@@ -129,34 +123,13 @@ def evaluate(options: Options) -> None:
         counted = f"{corpus.characters['text']} characters, line ends included"
         print(f"{found['bits_per_character']:.4f} bits per character  {counted}")
     share = 100 * corpus.unknown["text"] / result.tokens
-    state = _SAID[True] if options.reset else f"{_SAID[False]}, batch size {options.batch_size}"
+    state = STATES[True] if options.reset else f"{STATES[False]}, batch size {options.batch_size}"
     added = [
         f"{name} ({', '.join(f'{key} {value:g}' for key, value in _settings(what).items())})"
         for name, what in (("continuous cache", cache), ("dynamic evaluation", dynamic))
         if what
     ]
     print("; ".join([state, *added, f"{corpus.unknown['text']} tokens ({share:.1f} %) are <unk>"]))
-
-
-def surprisal(options: Options) -> None:
-    """`gatedrnn surprisal`."""
-    from gatedrnn.models import surprisals
-
-    run = load_run(options.run)
-    texts, again = tee(_texts(run, options.file))
-    encoded, ids = tee(run.vocabulary.encode(text) for text in again)
-    found = surprisals(run.model, ids, run.vocabulary.ids[EOS], carried=options.carried)
-    for number, (text, codes, bits) in enumerate(zip(texts, encoded, found, strict=True), 1):
-        words, unknown = [*text, EOS], [*(code == run.vocabulary.ids[UNK] for code in codes), False]
-        if options.json:
-            record = {"words": words, "surprisal_bits": bits, "unknown": unknown}
-            print(json.dumps(record | {"state": _state(not options.carried)}, ensure_ascii=False))
-            continue
-        if number == 1:
-            print(f"gatedrnn: {_SAID[not options.carried]}", file=sys.stderr)
-            print("sentence", "position", "word", "surprisal_bits", "known", sep="\t")
-        for position, (word, value, new) in enumerate(zip(words, bits, unknown, strict=True), 1):
-            print(number, position, word, f"{value:.6f}", int(not new), sep="\t")
 
 
 def generate(options: Options) -> None:
@@ -252,22 +225,6 @@ def _chosen(options: Options, name: str, kind: type) -> Any:
 
 def _settings(what: Any) -> dict[str, Any]:
     return {name.rstrip("_"): value for name, value in asdict(what).items()}
-
-
-def _state(reset: bool) -> str:
-    return "reset" if reset else "carried"
-
-
-def _texts(run: Run, path: str) -> Iterator[list[str]]:
-    """Tokens of each line of a text that `evaluate` would count; nothing to read is an error."""
-    found = False
-    for _, line in read_lines(path):
-        tokens = run.vocabulary.tokens(line) if line.strip() else []
-        found = found or bool(tokens)
-        if tokens or run.config.data.empty_lines == "eos":
-            yield tokens
-    if not found:
-        raise nothing(path)
 
 
 def _describe(console: Console, corpus: Corpus, doing: str) -> None:

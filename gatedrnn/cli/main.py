@@ -91,6 +91,9 @@ def _surprisal(parser: ArgumentParser) -> None:
     _run_argument(parser)
     _text_argument(parser)
     parser.add_argument("--carried", action="store_true", help="carry the state on, instead of one for each sentence")
+    parser.add_argument("--tokens", action="store_true", help="a row a token, not summed to words")
+    parser.add_argument("--layer", metavar="N", type=str | None, help="whose distances, from 1, or mean [as in parse]")
+    _mapping_option(parser, "[exact]")
 
 
 def _generate(parser: ArgumentParser) -> None:
@@ -161,7 +164,7 @@ def _eval_parsing(parser: ArgumentParser) -> None:
 def _eval_syntax(parser: ArgumentParser) -> None:
     from gatedrnn.studies.syntax import METHODS, UNKNOWN
 
-    _run_argument(parser)
+    parser.add_argument("run", metavar="RUN", nargs="+", type=str, help="folder of a trained run; several side by side")
     told = "JSON lines with good, bad and phenomenon (or BLiMP's), .gz too; `grammar` for the built-in grammar's own"
     parser.add_argument("--pairs", metavar="FILE", required=True, help=told)
     parser.add_argument(
@@ -171,6 +174,8 @@ def _eval_syntax(parser: ArgumentParser) -> None:
         "--method", choices=METHODS, default="sentence", help="whole sentences, or the word after one prefix"
     )
     parser.add_argument("--append", metavar="WORD", default="", help="at the end of each sentence, such as a full stop")
+    _mapping_option(parser, "[the run's]")
+    parser.add_argument("--out", metavar="DIR", type=str | None, help="write report.html and results.json there")
 
 
 def _bench(parser: ArgumentParser) -> None:
@@ -207,7 +212,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
         "train a language model: --data DIR with train.txt, valid.txt, test.txt (else the built-in grammar)",
     ),
     "evaluate": (_evaluate, "exact perplexity of a text"),
-    "surprisal": (_surprisal, "surprisal of each word of a text, in bits"),
+    "surprisal": (_surprisal, "surprisal of each word of a text in bits, and its distance"),
     "generate": (_generate, "sample text"),
     "parse": (_parse, "one bracketed tree a line"),
     "eval-parsing": (_eval_parsing, "F1 of a run's trees by every protocol, beside baselines"),
@@ -235,7 +240,8 @@ def build_parser() -> ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Returns: 0, or 1 on an error; usage errors exit with 2."""
-    code = _main(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    code = report_errors(lambda: _dispatch(given))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # gloo's threads may deadlock or abort while the interpreter ends
         sys.stdout.flush()
         sys.stderr.flush()
@@ -243,9 +249,10 @@ def main(arguments: list[str] | None = None) -> int:
     return code
 
 
-def _main(arguments: list[str]) -> int:
+def report_errors(run: Callable[[], int]) -> int:
+    """What `run` returns; an error of ours as one line, and 1."""
     try:
-        return _dispatch(arguments)
+        return run()
     except GatedRNNError as error:
         print(f"gatedrnn: {error}", file=sys.stderr)
     except KeyboardInterrupt:

@@ -26,10 +26,10 @@ _WIDEST = 200  # words of a sentence drawn by `parse --svg`
 
 def parse(options: Options) -> None:
     """`gatedrnn parse`."""
-    from gatedrnn.studies.parsing import default_layer, parse_sentences
+    from gatedrnn.studies.parsing import default_layer, layer_named, parse_sentences
 
     run = load_run(options.run)
-    layer = default_layer(run.model) if options.layer is None else _layer(options.layer)
+    layer = default_layer(run.model) if options.layer is None else layer_named(options.layer)
     how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm}
     how["mapping"] = options.mapping or run.config.data.mapping
     found = False
@@ -93,23 +93,11 @@ def _same_words(runs: list[Run], named: str | None) -> str:
     return named or own[0]
 
 
-def _layer(name: str) -> Any:
-    """A layer's number, or "mean". Raises: ArgumentError: neither."""
-    from gatedrnn.studies.parsing import MEAN
-
-    try:
-        return MEAN if name == MEAN else int(name)
-    except ValueError as error:
-        raise ArgumentError(
-            "--layer", f"must be a whole number from 1, or {MEAN}", name, "Name a layer of the model"
-        ) from error
-
-
 def _chosen_layers(runs: list[Run], words: str, options: Options) -> tuple[list[list[Any]], dict[str, Any]]:
     """Layers of each run, and what a selection by gold trees found."""
-    from gatedrnn.studies.parsing import default_layer, layers_by_gold
+    from gatedrnn.studies.parsing import default_layer, layer_named, layers_by_gold
 
-    named = [_layer(name) for name in options.layer or ()]
+    named = [layer_named(name) for name in options.layer or ()]
     if options.select is None:
         if options.dev is not None:
             raise ArgumentError("--dev", "needs --select", "none", "Add --select layer=auto, or drop --dev")

@@ -1,13 +1,16 @@
-"""`gatedrnn eval-syntax`: accuracy of a run on minimal pairs."""
+"""`gatedrnn eval-syntax`: accuracy of runs on minimal pairs."""
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.files import write_json
 from gatedrnn.data import CONSTRUCTIONS, MinimalPair, agreement_pairs, read_pairs
 from gatedrnn.training.run import load_run
 
@@ -17,11 +20,28 @@ _PAIRS = 200  # of each construction of the grammar
 
 def eval_syntax(options: Any) -> None:
     """`gatedrnn eval-syntax`."""
+    if len(set(options.run)) < len(options.run):
+        raise ArgumentError("eval-syntax", "needs different runs", " ".join(options.run), "Name each RUN once")
+    runs = [load_run(folder) for folder in options.run]
+    pairs = list(_own() if options.pairs == GRAMMAR else read_pairs(options.pairs))
+    found = {name: _judged(run, pairs, options) for name, run in zip(options.run, runs, strict=True)}
+    how = {"unknown": options.unknown, "method": options.method, "append": options.append}
+    record = (next(iter(found.values())) if len(found) == 1 else {"runs": found}) | how
+    if options.out:
+        _report(Path(options.out), record, found, options)
+    if options.json:
+        print(json.dumps(record))
+        return
+    _print_table(found, options)
+    if options.out:
+        Console().print(f"open {Path(options.out) / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _judged(run: Any, pairs: list[MinimalPair], options: Any) -> dict[str, Any]:
     from gatedrnn.studies.syntax import evaluate_pairs
 
-    run = load_run(options.run)
-    pairs = _own() if options.pairs == GRAMMAR else read_pairs(options.pairs)
     quiet = options.json or not sys.stderr.isatty()
+    mapping = options.mapping or run.config.data.mapping
     result = evaluate_pairs(
         run.model,
         run.vocabulary,
@@ -29,30 +49,55 @@ def eval_syntax(options: Any) -> None:
         unknown=options.unknown,
         method=options.method,
         append=options.append,
+        mapping=mapping,
         report=(lambda name: None) if quiet else (lambda name: print(f"gatedrnn: judging {name}", file=sys.stderr)),
     )
-    how = {"unknown": options.unknown, "method": options.method, "append": options.append}
-    if options.json:
-        print(json.dumps(result.as_dict() | how))
-        return
-    said = "skipped" if options.unknown == "skip" else "judged as <unk>"
-    table = Table(title=f"share of pairs judged right, in percent ({options.method}; pairs with unknown words {said})")
-    table.add_column("phenomenon")
-    for name in ("accuracy", "pairs", "skipped", "identical"):
-        table.add_column(name, justify="right")
-    for name, judged in result.phenomena.items():
-        table.add_row(
-            name, _percent(judged.accuracy), *(f"{n:,}" for n in (judged.pairs, judged.skipped, judged.identical))
-        )
-    table.add_row("mean of the phenomena", _percent(result.macro_accuracy), "", "", "")
-    Console().print(table)
+    return result.as_dict() | {"mapping": mapping}
 
 
-def _own() -> Iterator[MinimalPair]:
+def _own() -> Iterable[MinimalPair]:
     """Pairs of the built-in grammar."""
     for construction in CONSTRUCTIONS:
         for pair in agreement_pairs(construction, _PAIRS, 1):
             yield MinimalPair(construction, " ".join(pair.good), " ".join(pair.bad))
+
+
+def _print_table(found: dict[str, dict[str, Any]], options: Any) -> None:
+    table = Table(title=f"share of pairs judged right, in percent ({_how(found, options)})")
+    table.add_column("phenomenon")
+    for name in found if len(found) > 1 else ["accuracy"]:
+        table.add_column(name, justify="right", overflow="fold")
+    for name in ("pairs", "skipped", "identical"):
+        table.add_column(name, justify="right")
+    first, *_ = found.values()
+    for name in first["phenomena"]:
+        each = [one["phenomena"][name] for one in found.values()]
+        counts = [_counts(each, key) for key in ("pairs", "skipped", "identical")]
+        table.add_row(name, *(_percent(judged["accuracy"]) for judged in each), *counts)
+    table.add_row("mean of the phenomena", *(_percent(one["macro_accuracy"]) for one in found.values()), "", "", "")
+    Console().print(table)
+
+
+def _how(found: dict[str, dict[str, Any]], options: Any) -> str:
+    said = "skipped" if options.unknown == "skip" else "judged as <unk>"
+    mappings = ", ".join(sorted({one["mapping"] for one in found.values()}))
+    ending = f"; {options.append!r} appended" if options.append else ""
+    return f"method {options.method}; pairs with unknown words {said}; words looked up by rule {mappings}{ending}"
+
+
+def _report(folder: Path, record: dict[str, Any], found: dict[str, dict[str, Any]], options: Any) -> None:
+    from gatedrnn.plots.evaluations import write_syntax_report
+
+    name = "the built-in grammar" if options.pairs == GRAMMAR else Path(options.pairs).name
+    command = " ".join(["gatedrnn eval-syntax", *options.run, "--pairs", options.pairs])
+    about = {"how": f"Share of pairs whose grammatical sentence is the more probable one: {_how(found, options)}."}
+    write_syntax_report(folder, found, about | {"pairs": name, "command": command})
+    write_json(folder / "results.json", record)
+
+
+def _counts(each: list[dict[str, Any]], key: str) -> str:
+    """A count, or those of runs that differ."""
+    return " / ".join(dict.fromkeys(f"{judged[key]:,}" for judged in each))
 
 
 def _percent(share: float | None) -> str:

@@ -2,6 +2,9 @@
 
 from gatedrnn.core.errors import DataError
 
+STATES = {False: "state carried", True: "state reset at each sentence"}
+"""By whether the state is reset."""
+
 
 def nothing(path: str) -> DataError:
     """The error of a text without a sentence; `-` is standard input."""

@@ -1,5 +1,6 @@
 """Text in: vocabulary, corpora, treebanks, batching, the built-in grammar; no model."""
 
+from gatedrnn.data.alignment import Aligned, align
 from gatedrnn.data.batching import Window, windows
 from gatedrnn.data.config import MAPPINGS, DataConfig
 from gatedrnn.data.corpus import Corpus, find_splits
@@ -14,6 +15,7 @@ __all__ = [
     "EOS",
     "MAPPINGS",
     "UNK",
+    "Aligned",
     "Corpus",
     "DataConfig",
     "MinimalPair",
@@ -21,6 +23,7 @@ __all__ = [
     "Vocabulary",
     "Window",
     "agreement_pairs",
+    "align",
     "find_splits",
     "read_batches",
     "read_lines",

@@ -112,6 +112,11 @@ class Subwords:
         """Ids of each text."""
         return [self.table[encoding.ids].tolist() for encoding in self._encodings(texts)]
 
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text, and the characters [start, end) that each stands for."""
+        (encoding,) = self._encodings([text])
+        return self.table[encoding.ids].tolist(), encoding.offsets
+
     def _encodings(self, texts: list[str]) -> list[Any]:
         try:
             return self.tokenizer.encode_batch(texts, add_special_tokens=False)

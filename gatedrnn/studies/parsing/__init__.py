@@ -8,6 +8,7 @@ from gatedrnn.studies.parsing.distances import (
     cells_with_master_gates,
     default_layer,
     has_distances,
+    layer_named,
     read_sentences,
 )
 from gatedrnn.studies.parsing.evaluation import BASELINE_NAMES, ParsingResult, by_length, evaluate_parsing
@@ -30,6 +31,7 @@ __all__ = [
     "evaluate_parsing",
     "has_distances",
     "induced_trees",
+    "layer_named",
     "layers_by_gold",
     "parse_sentences",
     "read_gold",

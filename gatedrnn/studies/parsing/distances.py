@@ -52,6 +52,15 @@ def has_distances(model: LanguageModel) -> bool:
     return _has_master_gates(model.layers[0].spec)
 
 
+def layer_named(name: str) -> Layer:
+    """The layer that a person wrote: a number, or "mean". Raises: ArgumentError: neither."""
+    try:
+        return MEAN if name == MEAN else int(name)
+    except ValueError as error:
+        rule = f"must be a whole number from 1, or {MEAN}"
+        raise ArgumentError("parsing.layer", rule, repr(name), "Name a layer of the model") from error
+
+
 def default_layer(model: LanguageModel) -> int:
     """The layer read unless one is named: the second, as in the paper, or the only one."""
     return min(2, len(model.layers))

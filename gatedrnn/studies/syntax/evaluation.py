@@ -13,6 +13,7 @@ from gatedrnn.studies.syntax.pairs import log_probabilities, next_word_log_proba
 
 UNKNOWN = ("skip", "unk")
 METHODS = ("sentence", "prefix")
+Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def evaluate_pairs(
     unknown: str = "skip",
     method: str = "sentence",
     append: str = "",
+    mapping: str = "number",
     report: Callable[[str], None] = lambda name: None,
 ) -> SyntaxResult:
     """Judge minimal pairs.
@@ -62,6 +64,7 @@ def evaluate_pairs(
         unknown: "skip" pairs with an unknown word, or judge them with "unk" in its place.
         method: "sentence" compares log P of whole sentences and their `<eos>`; "prefix" of the first word that differs.
         append: a word put at the end of each sentence before `<eos>` (the authors of the first put a full stop there).
+        mapping: how words are looked up, as in `Vocabulary.encode_foreign`.
         report: told of each phenomenon before it is judged.
 
     Raises: ArgumentError: unknown choice. DataError: no pair.
@@ -74,15 +77,21 @@ def evaluate_pairs(
     if not by_name:
         raise DataError("pairs", "must hold at least one pair", 0, "Check the file")
     judge = _by_sentence if method == "sentence" else _by_prefix
+
+    @functools.cache
+    def encode(text: str) -> list[int]:
+        return sentence_ids(vocabulary, text, mapping)
+
     found = {}
     for name, group in by_name.items():
         report(name)
-        found[name] = judge(model, vocabulary, group, unknown == "skip", append)
+        found[name] = judge(model, vocabulary.ids[EOS], encode, group, unknown == "skip", append)
+        encode.cache_clear()
     accuracies = [judged.accuracy for judged in found.values() if judged.accuracy is not None]
     return SyntaxResult(found, sum(accuracies) / len(accuracies) if accuracies else None)
 
 
-def sentence_ids(vocabulary: Vocabulary, text: str) -> list[int]:
+def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> list[int]:
     """Ids of a sentence of raw text.
 
     Words are cut as in the Penn Treebank and looked up as `Vocabulary.encode_foreign` does; punctuation that the vocabulary
@@ -92,7 +101,7 @@ def sentence_ids(vocabulary: Vocabulary, text: str) -> list[int]:
         return vocabulary.encode(vocabulary.tokens(text))
     words = text.split() if text.replace(" ", "").isalpha() else _tokenizer().tokenize(text)
     known = [word for word in words if word in vocabulary.ids or any(c.isalnum() for c in word)]
-    return vocabulary.encode_foreign(known)
+    return vocabulary.encode_foreign(known, mapping)
 
 
 @functools.cache
@@ -103,25 +112,23 @@ def _tokenizer() -> Any:
 
 
 def _by_sentence(
-    model: LanguageModel, vocabulary: Vocabulary, pairs: list[MinimalPair], skip: bool, append: str
+    model: LanguageModel, eos: int, encode: Encode, pairs: list[MinimalPair], skip: bool, append: str
 ) -> Judged:
-    ids = {text: sentence_ids(vocabulary, f"{text} {append}") for pair in pairs for text in (pair.good, pair.bad)}
-    kept = [(ids[pair.good], ids[pair.bad]) for pair in pairs]
+    kept = [(encode(f"{pair.good} {append}"), encode(f"{pair.bad} {append}")) for pair in pairs]
     known = [(good, bad) for good, bad in kept if good and bad and not (skip and 0 in (*good, *bad))]
     different = [(good, bad) for good, bad in known if good != bad]
-    scores = log_probabilities(model, [one for pair in different for one in pair], vocabulary.ids[EOS])
+    scores = log_probabilities(model, [one for pair in different for one in pair], eos)
     wins = sum(good > bad for good, bad in zip(scores[::2], scores[1::2], strict=True))
     return _judged(wins, len(different), len(pairs) - len(known), len(known) - len(different))
 
 
 def _by_prefix(
-    model: LanguageModel, vocabulary: Vocabulary, pairs: list[MinimalPair], skip: bool, append: str
+    model: LanguageModel, eos: int, encode: Encode, pairs: list[MinimalPair], skip: bool, append: str
 ) -> Judged:
     asked = [pair.prefix for pair in pairs if pair.prefix is not None]
-    ids = [[sentence_ids(vocabulary, text) for text in parts] for parts in asked]
+    ids = [[encode(text) for text in parts] for parts in asked]
     known = [found for found in ids if all(found) and not (skip and any(0 in part for part in found))]
     different = [(prefix, [good[0], bad[0]]) for prefix, good, bad in known if good[0] != bad[0]]
-    eos = vocabulary.ids[EOS]
     scores = next_word_log_probabilities(model, [p for p, _ in different], [words for _, words in different], eos)
     wins = sum(good > bad for good, bad in scores)
     return _judged(wins, len(different), len(pairs) - len(known), len(known) - len(different))

@@ -1,0 +1,129 @@
+"""Our models in EleutherAI's lm-eval, by its own command line: `python -m gatedrnn.cli.harness ARGUMENTS OF lm_eval`.
+
+It registers the model `gatedrnn` (`--model gatedrnn --model_args run=RUN`) and hands over to lm-eval.
+Dimensions: T time, B batch, V vocabulary.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gatedrnn.cli.main import report_errors
+from gatedrnn.core.checks import one_of
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.data import EOS, MAPPINGS
+from gatedrnn.models import generate
+from gatedrnn.models.surprisal import evaluating, token_losses
+from gatedrnn.studies.syntax import sentence_ids
+from gatedrnn.training.run import load_run
+
+_BATCH = 32
+_LONGEST = 256  # tokens generated unless the task says otherwise
+
+
+def register() -> None:
+    """Make `--model gatedrnn` known to lm-eval. Raises: ArgumentError: lm-eval is not installed."""
+    try:
+        from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports] - an extra
+        from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        advice = "Install it: pip install 'gatedrnn[eval]'"
+        raise ArgumentError("harness", "needs the library lm-eval", "no such module", advice) from error
+
+    class GatedRNN(LM):
+        """A run. Arguments: run, the folder; mapping, how words are looked up [the run's]; append, as `eval-syntax --append`."""
+
+        def __init__(
+            self,
+            run: str,
+            mapping: str | None = None,
+            append: str = "",
+            batch_size: Any = None,
+            max_batch_size: Any = None,
+            device: str | None = None,
+        ) -> None:
+            super().__init__()
+            self.run = load_run(run)
+            there = device is not None and (torch.cuda.is_available() or not device.startswith("cuda"))
+            self.run.model.to(device if there else "cpu")  # lm-eval asks for cuda unless told otherwise
+            self.mapping = one_of("mapping", mapping or self.run.config.data.mapping, MAPPINGS)
+            self.append = str(append)
+            self.eos = self.run.vocabulary.ids[EOS]
+
+        def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+            pairs = [self._ids(*request.args) for request in requests]
+            return likelihoods(self.run.model, pairs, self.eos)
+
+        def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+            vocabulary = self.run.vocabulary
+            lines = [[vocabulary.encode(vocabulary.tokens(line)) for line in r.args[0].split("\n")] for r in requests]
+            texts = [[i for line in text for i in (*line, self.eos)] for text in lines]
+            return [-float(losses_T.sum()) for losses_T in token_losses(self.run.model, texts, self.eos)]
+
+        def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+            return [self._generated(*request.args) for request in requests]
+
+        def _ids(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+            """Ids of both; a continuation of nothing is a sentence, with its end."""
+            before = sentence_ids(self.run.vocabulary, context, self.mapping) if context.strip() else []
+            if not before:
+                return [], [*sentence_ids(self.run.vocabulary, f"{continuation} {self.append}", self.mapping), self.eos]
+            return before, sentence_ids(self.run.vocabulary, context + continuation, self.mapping)[len(before) :]
+
+        def _generated(self, context: str, how: dict[str, Any]) -> str:
+            vocabulary, until = self.run.vocabulary, how.get("until") or []
+            stops = [until] if isinstance(until, str) else list(until)
+            prompt = [self.eos, *sentence_ids(vocabulary, context, self.mapping)]
+            temperature = max(float(how.get("temperature") or 0.0), 1e-6)
+            ids = generate(self.run.model, prompt, temperature=temperature, generator=torch.Generator().manual_seed(0))
+            words: list[str] = []
+            for _ in range(int(how.get("max_gen_toks", _LONGEST))):
+                words.append(vocabulary.words[next(ids)])
+                text = vocabulary.text(words)
+                if any(stop in text for stop in stops):
+                    return min((text.split(stop)[0] for stop in stops), key=len)
+            return vocabulary.text(words)
+
+    register_model("gatedrnn")(GatedRNN)
+
+
+@torch.no_grad()
+def likelihoods(model: Any, pairs: Sequence[tuple[list[int], list[int]]], eos: int) -> list[tuple[float, bool]]:
+    """log P in nats of each continuation after `<eos>` and its context, and whether each of its ids is the likeliest.
+
+    Args: pairs: ids of context and continuation; an empty continuation has probability 1.
+    """
+    order = sorted(range(len(pairs)), key=lambda k: len(pairs[k][0]) + len(pairs[k][1]))
+    found: dict[int, tuple[float, bool]] = {}
+    for first in range(0, len(order), _BATCH):
+        chosen = [(k, [eos, *pairs[k][0], *pairs[k][1]]) for k in order[first : first + _BATCH]]
+        inputs_TB = torch.full((max(len(ids) for _, ids in chosen), len(chosen)), eos)
+        for b, (_, ids) in enumerate(chosen):
+            inputs_TB[: len(ids), b] = torch.tensor(ids)
+        with evaluating(model):
+            logits_TBV = model(inputs_TB[:-1].to(model.embedding.weight.device)).logits.double()
+        for b, (k, ids) in enumerate(chosen):
+            start, end = len(pairs[k][0]), len(ids) - 1
+            logits_TV, targets_T = logits_TBV[start:end, b].cpu(), torch.tensor(ids[start + 1 :], dtype=torch.long)
+            log_p_T = logits_TV.log_softmax(-1).gather(-1, targets_T[:, None])
+            found[k] = (float(log_p_T.sum()), bool((logits_TV.argmax(-1) == targets_T).all()))
+    return [found[k] for k in range(len(pairs))]
+
+
+def main() -> int:
+    """Register the model and run lm-eval on the command line's arguments."""
+
+    def run() -> int:
+        register()
+        from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]
+
+        cli_evaluate()
+        return 0
+
+    return report_errors(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
