@@ -5,6 +5,7 @@ Dimensions: T time, B batch, D input, H hidden, R rows of all gates, N units of 
 
 import math
 from abc import ABC
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from gatedrnn.cells import Cell, Params, State
+from gatedrnn.cells import Cell, Params, State, Trace
 from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
@@ -101,7 +102,7 @@ class RecurrentBase(nn.Module, ABC):
         hx: Any = None,
         *,
         lengths: Tensor | list[int] | None = None,
-        return_gates: bool = False,
+        return_gates: bool | Collection[str] = False,
         noise: list[Tensor | None] | None = None,
     ) -> Any:
         """Run the layers over a batch of sequences.
@@ -111,7 +112,7 @@ class RecurrentBase(nn.Module, ABC):
             hx: initial states, each [layers·directions, B, H] (no B if unbatched): one tensor for cells whose only state
                 is h, else a tuple (h_0, c_0); None for zeros.
             lengths: steps that count in each row, [B], in 1…T, any order; output and gates are 0 beyond them.
-            return_gates: also return the trace.
+            return_gates: also return the trace, of all gates or of those named.
             noise: gate noise by layer and direction, as `sample_noise` draws it; None to draw it here in training.
 
         Returns: (output, states[, trace]). output [T, B, directions·H] (or as the input's layout); states as `hx`; trace: a
@@ -124,6 +125,7 @@ class RecurrentBase(nn.Module, ABC):
             if known is not None:
                 return known
         owner = type(self).__name__
+        named = return_gates if isinstance(return_gates, bool) else tuple(return_gates)
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shape(batch), batch)
         self._check_noise(noise, batch)
@@ -135,13 +137,11 @@ class RecurrentBase(nn.Module, ABC):
             outputs = []
             for place in range(layer * self._directions, (layer + 1) * self._directions):
                 given = None if noise is None else batch.arrange(noise[place])
-                request = self._perturbed(
-                    place, x_TBD, states[place], batch.lengths_B, return_gates, given, noise is None
-                )
+                request = self._perturbed(place, x_TBD, states[place], batch.lengths_B, named, given, noise is None)
                 result = backend_for(request, self.backend).run(request)
                 outputs.append(result.output_TBH)
                 finals.append(result.state)
-                traces.append(result.trace or {})
+                traces.append(self._named(named, result.trace or {}))
                 if bare and small(input):
                     requests.append(request)
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
@@ -178,7 +178,7 @@ class RecurrentBase(nn.Module, ABC):
         x_TBD: Tensor,
         state: State,
         lengths_B: Tensor | None,
-        return_gates: bool,
+        return_gates: bool | tuple[str, ...],
         noise: Tensor | None,
         draw: bool,
     ) -> Request:
@@ -192,6 +192,14 @@ class RecurrentBase(nn.Module, ABC):
         if perturbation is None:
             perturbation = fold_noise(noise, self.gates, self.training)
         return self.request(place, x_TBD, state, noise=perturbation, lengths_B=lengths_B, return_gates=return_gates)
+
+    def _named(self, wanted: bool | tuple[str, ...], trace: Trace) -> Trace:
+        """The trace, which must have every gate that was named."""
+        missing = [name for name in wanted if name not in trace] if isinstance(wanted, tuple) else []
+        if missing:
+            owner, known = f"{type(self).__name__}.return_gates", ", ".join(gate.name for gate in self.spec.gates)
+            raise ArgumentError(owner, f"must name gates of the cell: {known}", missing[0], "Or ask for all by True")
+        return trace
 
     def _check_noise(self, noise: list[Tensor | None] | None, batch: Batch) -> None:
         owner, places = f"{type(self).__name__}.noise", len(self._places())

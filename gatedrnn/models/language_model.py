@@ -108,8 +108,14 @@ class LanguageModel(nn.Module):
         loss = chunked_cross_entropy(dropped.flatten(0, 1), weight, bias, targets.flatten(), divisor)
         return LanguageModelOutput(None, loss, finals, gates, hidden, dropped)
 
-    def trace(self, tokens: Tensor, lengths: Tensor | list[int] | None, layers: Collection[int]) -> list[Trace]:
-        """Gates of `layers` (from 1), lowest first, {gate name: [T, B, N]} each: `forward` without what lies above them.
+    def trace(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | list[int] | None,
+        layers: Collection[int],
+        gates: Collection[str] | bool = True,
+    ) -> list[Trace]:
+        """The gates named (or all) of `layers` (from 1), lowest first, {gate name: [T, B, N]} each; nothing above runs.
 
         Raises: ArgumentError: a layer does not exist, or none is named; else as `forward`.
         """
@@ -117,7 +123,7 @@ class LanguageModel(nn.Module):
         if wrong or not layers:
             rule = f"must lie in 1…{len(self.layers)}"
             raise ArgumentError("LanguageModel.layers", rule, wrong or "none", "Name layers of the model")
-        return self._hidden(tokens, None, lengths, max(layers), [layer - 1 for layer in layers])[2]
+        return self._hidden(tokens, None, lengths, max(layers), [layer - 1 for layer in layers], gates)[2]
 
     def _hidden(
         self,
@@ -126,6 +132,7 @@ class LanguageModel(nn.Module):
         lengths: Tensor | list[int] | None,
         depth: int,
         traced: Collection[int],
+        gates: Collection[str] | bool = True,
     ) -> tuple[Tensor, States, list[Trace]]:
         """Output of the first `depth` layers, their final states, and the traces of those in `traced` (from 0)."""
         if states is not None and len(states) != len(self.layers):
@@ -141,9 +148,9 @@ class LanguageModel(nn.Module):
             if index:
                 hidden = self.hidden_dropout(hidden)
             before = None if states is None else self._given(states[index])
-            hidden, state, *gates = layer(hidden, before, lengths=lengths, return_gates=index in traced)
+            hidden, state, *found = layer(hidden, before, lengths=lengths, return_gates=index in traced and gates)
             finals.append(state if isinstance(state, tuple) else (state,))
-            traces += gates[0] if gates else []
+            traces += found[0] if found else []
         return hidden, finals, traces
 
     def save_pretrained(self, folder: Path | str) -> None:

@@ -4,6 +4,7 @@ Dimensions: H hidden, G columns of gates.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -110,19 +111,22 @@ def biases(plan: Plan, bias_ih: Tensor | None, bias_hh: Tensor | None, like: Ten
     return torch.cat((bias_ih[2 * H :], bias_ih[: 2 * H] + bias_hh[: 2 * H], bias_hh[2 * H :]))
 
 
-def trace(plan: Plan, spec: Spec, gates: Tensor) -> Trace:
-    """The named gates [..., units] of the kernel's gate values [..., G]."""
+def trace(plan: Plan, spec: Spec, gates: Tensor, wanted: Callable[[str], bool]) -> Trace:
+    """The named gates [..., units], those that are wanted, of the kernel's gate values [..., G]."""
+    coupled = plan.kernel == "coupled" and wanted("input_gate")  # what the forget gate leaves
     found: Trace = {}
     start = 0
     for gate in spec.gates:
         column = (start - plan.shift) % plan.columns_x
         y = gates[..., column : column + gate.rows]
         start += gate.rows
+        if not wanted(gate.name) and not (coupled and gate.name == "forget_gate"):
+            continue
         if gate.squash in ("cumax", "tail_cumax"):
             y = (split_below if gate.squash == "cumax" else split_above)(y, gate.hard)[..., : gate.units]
         elif gate.hard:
             y = straight_through(y, (y > 0.5).to(y.dtype))
         found[gate.name] = y
-    if plan.kernel == "coupled":
+    if coupled:
         found = {"input_gate": 1 - found["forget_gate"], **found}
-    return found
+    return {name: gate for name, gate in found.items() if wanted(name)}

@@ -55,7 +55,7 @@ def run(request: Request) -> Result:
         state = new
         outputs.append(output)
         if request.return_gates:
-            traces.append(trace)
+            traces.append({name: gate for name, gate in trace.items() if request.wants(name)})
     if request.reverse:
         outputs.reverse()
         traces.reverse()

@@ -20,7 +20,7 @@ class Request:
         noise: ε / τ, added after that: [T, B, R], or a `Draw` of [T·B, R]; None for none.
         lengths_B: steps that count in each row, int64 [B] in 1…T; None for all.
         reverse: run from each row's last step to its first.
-        return_gates: whether the trace is wanted.
+        return_gates: whether the trace is wanted, or the gates of it that are, by name.
     """
 
     cell: Cell
@@ -32,7 +32,11 @@ class Request:
     noise: Tensor | Draw | None = None
     lengths_B: Tensor | None = None
     reverse: bool = False
-    return_gates: bool = False
+    return_gates: bool | tuple[str, ...] = False
+
+    def wants(self, gate: str) -> bool:
+        """Whether the trace of this gate is wanted."""
+        return gate in self.return_gates if isinstance(self.return_gates, tuple) else self.return_gates
 
     def drawn_noise(self) -> Tensor | None:
         """The noise as a tensor, drawn now if it was still to be drawn."""

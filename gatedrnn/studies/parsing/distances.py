@@ -25,8 +25,8 @@ Layer = int | str
 """A layer from 1 on, or `MEAN`."""
 
 GATES = ("master_forget", "master_input")
-_SORTED_SENTENCES = 1024
-_BATCH_TOKENS = 4096
+_SORTED_SENTENCES = 4096
+_BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _batch(
     every = range(1, len(model.layers) + 1)
     read = [layer for layer in every if MEAN in layers or layer in layers]
     with evaluating(model):
-        traces = model.trace(tokens.to(model.embedding.weight.device), lengths, read)
+        traces = model.trace(tokens.to(model.embedding.weight.device), lengths, read, (gate,))
     gates = {layer: trace[gate].cpu() for layer, trace in zip(read, traces, strict=True)}
     by_layer: dict[Layer, Tensor] = {layer: _distances(values, gate) for layer, values in gates.items()}
     if MEAN in layers:

@@ -63,7 +63,7 @@ class Cpu:
             _tokens(request.x_TBD.to(dtype), index), p.weight_ih, p.weight_hh, bias, scale, extra,
             states[0], states[1] if len(states) > 1 else None, noise,
             *_drawn(plan, draw), offsets, previous, T, plan.text(),
-            request.reverse, grad or request.return_gates, not grad and scale is None, half,
+            request.reverse, grad or bool(request.return_gates), not grad and scale is None, half,
         )  # fmt: skip
         finals = [h_n, c_n][: len(states)]
         if order is not None:
@@ -72,10 +72,8 @@ class Cpu:
         finals = tuple(final.to(given.dtype) for final, given in zip(finals, request.state, strict=True))
         gates = None
         if request.return_gates:
-            gates = trace(plan, request.spec, _padded(gates_NG, index, T, B))
-            if request.lengths_B is not None:
-                dead = torch.arange(T)[:, None] >= request.lengths_B
-                gates = {name: gate.masked_fill(dead[..., None], 0) for name, gate in gates.items()}
+            found = trace(plan, request.spec, gates_NG, request.wants)
+            gates = {name: _padded(gate_NX, index, T, B) for name, gate_NX in found.items()}
         return Result(_padded(h_NH, index, T, B).to(request.state[0].dtype), finals, gates)
 
 

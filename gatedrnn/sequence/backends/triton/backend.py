@@ -62,7 +62,7 @@ class Triton:
         params = fold(request.params, spec, request.scale_R)
         x_TBR, extra = _projected(request, plan, params)
         real = torch.float64 if x_TBR.dtype == torch.float64 else torch.float32
-        states, keep = request.state, torch.is_grad_enabled() or request.return_gates
+        states, keep = request.state, torch.is_grad_enabled() or bool(request.return_gates)
         h_all, s_all, gates = torch.ops.gatedrnn.recurrence_triton(
             x_TBR, params.weight_hh.to(x_TBR.dtype), None if extra is None else extra.to(real),
             states[0].to(x_TBR.dtype), states[-1].to(real), lengths, plan.text(), reverse, keep,
@@ -71,7 +71,7 @@ class Triton:
         output = h_all[steps].to(states[0].dtype)
         finals = (h_all[last], s_all[last])[-len(states) :]  # where there is no c, s_all is h in full precision
         finals = tuple(after.to(before.dtype) for after, before in zip(finals, states, strict=True))
-        found = trace(plan, spec, gates) if request.return_gates else None
+        found = trace(plan, spec, gates, request.wants) if request.return_gates else None
         if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
             found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
         if lengths is not None:
