@@ -23,10 +23,12 @@ def surprisal(options: Any) -> None:
     lines, again, more = tee(_lines(run, options), 3)
     found = surprisals(run.model, (line.ids for line in again), eos, carried=options.carried)
     distances = _distances(run, more, options)
+    read = foreign = 0
     for number, (line, bits, far) in enumerate(zip(lines, found, distances, strict=True), 1):
         rows = _token_rows(run, line, bits, far) if options.tokens else _word_rows(run, line, bits, far)
         words, tokens, values, where = zip(*rows, strict=True)
         known = [unknown not in run.vocabulary.encode(each) for each in tokens]
+        read, foreign = read + len(known) - 1, foreign + len(known) - sum(known)
         if options.json:
             record = {"words": words, "surprisal_bits": values, "unknown": [not one for one in known]}
             record |= {"tokens": tokens, "distances": where, "state": "carried" if options.carried else "reset"}
@@ -35,17 +37,12 @@ def surprisal(options: Any) -> None:
         if number == 1:
             print(f"gatedrnn: {STATES[not options.carried]}", file=sys.stderr)
             print(*COLUMNS, sep="\t")
-        for index, (word, token, value, d, sure) in enumerate(zip(words, tokens, values, where, known, strict=True), 1):
-            print(
-                number,
-                index,
-                word,
-                " ".join(token),
-                f"{value:.6f}",
-                "" if d is None else f"{d:.6f}",
-                int(sure),
-                sep="\t",
-            )
+        shown = [("" if d is None else f"{d:.6f}", int(sure)) for d, sure in zip(where, known, strict=True)]
+        for index, (word, token, value, (d, sure)) in enumerate(zip(words, tokens, values, shown, strict=True), 1):
+            print(number, index, word, " ".join(token), f"{value:.6f}", d, sure, sep="\t")
+    if foreign and run.vocabulary.level == "word" and options.mapping is None and not options.json:
+        told = "looked up as written; --mapping number tries lower case and N for numbers too"
+        print(f"gatedrnn: {foreign} of {read} words are unknown, {told}", file=sys.stderr)
 
 
 def _lines(run: Run, options: Any) -> Iterator[Aligned]:

@@ -63,9 +63,11 @@ def _own() -> Iterable[MinimalPair]:
 
 
 def _print_table(found: dict[str, dict[str, Any]], options: Any) -> None:
+    names = [Path(name).name for name in found]
+    titles = names if len(set(names)) == len(names) else list(found)
     table = Table(title=f"share of pairs judged right, in percent ({_how(found, options)})")
-    table.add_column("phenomenon")
-    for name in found if len(found) > 1 else ["accuracy"]:
+    table.add_column("phenomenon", overflow="fold")
+    for name in titles if len(found) > 1 else ["accuracy"]:
         table.add_column(name, justify="right", overflow="fold")
     for name in ("pairs", "skipped", "identical"):
         table.add_column(name, justify="right")
@@ -75,7 +77,7 @@ def _print_table(found: dict[str, dict[str, Any]], options: Any) -> None:
         counts = [_counts(each, key) for key in ("pairs", "skipped", "identical")]
         table.add_row(name, *(_percent(judged["accuracy"]) for judged in each), *counts)
     table.add_row("mean of the phenomena", *(_percent(one["macro_accuracy"]) for one in found.values()), "", "", "")
-    Console().print(table)
+    Console(width=max(Console().width, 120)).print(table)
 
 
 def _how(found: dict[str, dict[str, Any]], options: Any) -> str:
