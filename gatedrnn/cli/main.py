@@ -178,6 +178,19 @@ def _eval_syntax(parser: ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", type=str | None, help="write report.html and results.json there")
 
 
+def _gates(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", nargs="+", type=str, help="folder of a trained run; several are overlaid")
+    parser.add_argument(
+        "--data", metavar="FILE", type=str | None, help="text for histograms, one sentence a line, .gz too"
+    )
+    parser.add_argument(
+        "--sentence", metavar="TEXT", action="append", help="repeatable: average gates at each word of it"
+    )
+    parser.add_argument("--out", metavar="DIR", default="gatedrnn-gates", help="folder for figures and gates.json")
+    parser.add_argument("--batch-size", type=int, default=20, help="stretches of the text read side by side")
+    _mapping_option(parser, "[the run's], in --sentence")
+
+
 def _bench(parser: ArgumentParser) -> None:
     from gatedrnn.studies.speed import SHAPES
 
@@ -217,6 +230,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "parse": (_parse, "one bracketed tree a line"),
     "eval-parsing": (_eval_parsing, "F1 of a run's trees by every protocol, beside baselines"),
     "eval-syntax": (_eval_syntax, "accuracy on minimal pairs, grammatical against ungrammatical, by phenomenon"),
+    "gates": (_gates, "what gates do: histograms, averages by word, update frequency, split points; figures and JSON"),
     "bench": (_bench, "speed and memory of the layers beside torch.nn and the bound of their products, checked first"),
     "explain": (_explain, "where each hop of a cell's computation lives, and which backend runs it"),
 }

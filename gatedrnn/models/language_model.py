@@ -108,6 +108,11 @@ class LanguageModel(nn.Module):
         loss = chunked_cross_entropy(dropped.flatten(0, 1), weight, bias, targets.flatten(), divisor)
         return LanguageModelOutput(None, loss, finals, gates, hidden, dropped)
 
+    def gates(self, tokens: Tensor, states: States | None = None) -> tuple[States, list[Trace]]:
+        """The final states and every layer's gates, {gate name: [T, B, N]}: as `forward`, without the decoder."""
+        every = len(self.layers)
+        return self._hidden(tokens, states, None, every, range(every))[1:]
+
     def trace(
         self,
         tokens: Tensor,

@@ -1,0 +1,116 @@
+"""`gatedrnn gates`: what the gates of runs do over a text and in sentences, as figures and JSON."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.files import write_json, write_with
+from gatedrnn.data import EOS, Corpus
+from gatedrnn.training.run import Run, load_run
+
+_KINDS = ("pdf", "png", "svg")
+
+
+def gates(options: Any) -> None:
+    """`gatedrnn gates`."""
+    from gatedrnn.plots.gates import COLORS
+
+    names = [Path(folder).name for folder in options.run]
+    names = names if len(set(names)) == len(names) else list(options.run)
+    if len(set(names)) < len(names) or len(names) > len(COLORS):
+        advice = "Name each RUN once"
+        raise ArgumentError("gates", f"takes 1 to {len(COLORS)} different runs", " ".join(options.run), advice)
+    if not options.data and not options.sentence:
+        raise ArgumentError("gates", "needs --data FILE or --sentence TEXT", "neither", "Try --data valid.txt")
+    empty = [sentence for sentence in options.sentence or () if not sentence.split()]
+    if empty:
+        raise ArgumentError(
+            "--sentence", "must have at least one word", repr(empty[0]), "Write --sentence 'a few words'"
+        )
+    runs = dict(zip(names, map(load_run, options.run), strict=True))
+    record = {
+        name: {"layers": _layers(run, options), "sentences": _sentences(run, options)} for name, run in runs.items()
+    }
+    folder = Path(options.out)
+    write_json(folder / "gates.json", record)
+    for name, figure in _figures(record):
+        for kind in _KINDS:
+            write_with(folder / f"{name}.{kind}", partial(_saved, figure, kind))
+    if options.json:
+        print(json.dumps(record))
+        return
+    _print(record)
+    Console().print(f"figures and gates.json are in {folder}", highlight=False, soft_wrap=True)
+
+
+def _saved(figure: Any, kind: str, path: Path) -> None:
+    from gatedrnn.plots.trees import save
+
+    save(figure, path, kind)
+
+
+def _layers(run: Run, options: Any) -> list[dict[str, Any]]:
+    from gatedrnn.studies.gates import collect
+
+    if not options.data:
+        return []
+    tokens = Corpus({"text": Path(options.data)}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
+    with Console(stderr=True, quiet=options.json).status(f"reading {len(tokens):,} tokens with {run.folder}"):
+        return [
+            asdict(layer)
+            for layer in collect(run.model, tokens, run.vocabulary.ids[EOS], batch_size=options.batch_size)
+        ]
+
+
+def _sentences(run: Run, options: Any) -> list[dict[str, Any]]:
+    from gatedrnn.studies.gates import gates_by_word
+
+    mapping = options.mapping or run.config.data.mapping
+    return [asdict(found) for found in gates_by_word(run.model, run.vocabulary, options.sentence or (), mapping)]
+
+
+def _figures(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    from gatedrnn.plots.gates import gates_of_words, histograms, update_frequencies
+
+    layers = {name: found["layers"] for name, found in record.items() if found["layers"]}
+    if layers:
+        yield "histograms", histograms(layers)
+        if any(layer["update_frequency"] for each in layers.values() for layer in each):
+            yield "update-frequency", update_frequencies(layers)
+    for name, found in record.items():
+        for number, sentence in enumerate(found["sentences"], 1):
+            rows = {
+                f"{k} {gate.replace('_', ' ')}": values
+                for k, layer in enumerate(sentence["layers"], 1)
+                for gate, values in layer.items()
+                if gate != "cell_candidate"
+            } | {f"{k} distance": values for k, values in enumerate(sentence["distances"], 1)}
+            if rows:
+                suffix = f"-{name.replace('/', '-').strip('-')}" if len(record) > 1 else ""
+                yield f"sentence-{number}{suffix}", gates_of_words(sentence["words"], rows)
+
+
+def _print(record: dict[str, Any]) -> None:
+    table = Table(title="values of gates, in percent of all of them")
+    for name in ("run", "layer", "gate"):
+        table.add_column(name, overflow="fold")
+    for name in ("mean", "below 0.1", "above 0.9", "between", "split point"):
+        table.add_column(name, justify="right")
+    for run, found in record.items():
+        for number, layer in enumerate(found["layers"], 1):
+            for name, gate in layer["gates"].items():
+                if gate["start"] < 0:  # a candidate is neither closed nor open
+                    continue
+                low, high = 100 * gate["low"], 100 * gate["high"]
+                split = layer["split_points"].get(name)
+                cells = [f"{gate['mean']:.3f}", f"{low:.1f}", f"{high:.1f}", f"{100 - low - high:.1f}"]
+                table.add_row(run, str(number), name, *cells, "" if split is None else f"{split:.3f}")
+    if table.row_count:
+        Console(width=max(Console().width, 110)).print(table)

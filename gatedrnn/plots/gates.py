@@ -1,0 +1,92 @@
+"""Pictures of gates: histograms of several models over each other, averages by word, update frequency by unit group."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from gatedrnn.plots.trees import AGREED, FAINT, INK, OWN
+
+COLORS = (AGREED, OWN, "#4338ca", "#a16207")
+"""Of models, in their order."""
+
+
+def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """A panel a gate and layer; the models' histograms lie over each other, each as a share of its values.
+
+    Args: runs: by model the layers, each as `LayerStatistics` in plain values.
+    """
+    names = list(dict.fromkeys(name for layers in runs.values() for layer in layers for name in layer["gates"]))
+    depth = max(map(len, runs.values()))
+    figure = Figure(figsize=(2.5 * len(names) + 0.4, 1.9 * depth + 0.7), layout="constrained")
+    panels: Any = figure.subplots(depth, len(names), squeeze=False)
+    for row, column in np.ndindex(depth, len(names)):
+        axes, name = panels[row, column], names[column]
+        for color, (run, layers) in zip(COLORS, runs.items(), strict=False):
+            found = layers[row]["gates"].get(name) if row < len(layers) else None
+            if found is None:
+                continue
+            shares = 100 * np.asarray(found["counts"]) / max(1, sum(found["counts"]))
+            axes.stairs(shares, np.linspace(found["start"], 1, len(shares) + 1), color=color, fill=True, alpha=0.28)
+            axes.stairs(shares, np.linspace(found["start"], 1, len(shares) + 1), color=color, linewidth=1.3, label=run)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7, color=FAINT)
+        axes.set_ylim(bottom=0)
+        if row == 0:
+            axes.set_title(name.replace("_", " "), fontsize=9, color=INK)
+        if column == 0:
+            axes.set_ylabel(f"layer {row + 1}\n% of values", fontsize=8)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    if len(runs) > 1:
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(runs), frameon=False, fontsize=8)
+    return figure
+
+
+def update_frequencies(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """How often each group of units loses more than half of its state: a panel a layer, a line a model."""
+    depth = max(map(len, runs.values()))
+    figure = Figure(figsize=(2.7 * depth + 0.6, 2.6), layout="constrained")
+    panels: Any = figure.subplots(1, depth, squeeze=False, sharey=True)
+    for row, axes in enumerate(panels[0]):
+        for color, (run, layers) in zip(COLORS, runs.items(), strict=False):
+            values = layers[row]["update_frequency"] if row < len(layers) else []
+            if values:
+                places = (np.arange(len(values)) + 0.5) / len(values)
+                axes.plot(
+                    places, np.multiply(100, values), color=color, marker="o", markersize=3, linewidth=1.5, label=run
+                )
+        axes.set_title(f"layer {row + 1}", fontsize=9, color=INK)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 100)
+        axes.set_xlabel("unit, low to high", fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+        if row == 0:
+            axes.set_ylabel("% of steps updated", fontsize=8)
+    if len(runs) > 1:
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(runs), frameon=False,
+                      fontsize=8)  # fmt: skip
+    return figure
+
+
+def gates_of_words(words: Sequence[str], rows: Mapping[str, Sequence[float]]) -> Figure:
+    """The average value of each gate at each word, as a table of shades with its numbers.
+
+    Args: words: the columns; rows: values in [0, 1] by the row's name, drawn from the top.
+    """
+    values = np.asarray(list(rows.values()), dtype=float).reshape(len(rows), len(words))
+    width, height = 0.72 * len(words) + 2.2, 0.3 * len(rows) + 0.9
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(values, aspect="auto", cmap="YlGnBu", vmin=0, vmax=1)
+    for row, column in np.ndindex(values.shape):
+        shade = "white" if values[row, column] > 0.55 else INK
+        axes.text(column, row, f"{values[row, column]:.2f}", ha="center", va="center", fontsize=7, color=shade)
+    axes.set_xticks(range(len(words)))
+    axes.set_xticklabels(words, fontsize=8.5, rotation=30 if max(map(len, words)) > 8 else 0, parse_math=False)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return figure

@@ -1,0 +1,143 @@
+"""Statistics of every gate of every layer over a text, in one pass.
+
+Dimensions: T time, B batch, M tokens that count, N units of a gate, H hidden.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gatedrnn.cells import Spec, Trace
+from gatedrnn.cells.spec import repeat_chunks
+from gatedrnn.core.checks import positive_int
+from gatedrnn.core.errors import DataError
+from gatedrnn.data import windows
+from gatedrnn.data.batching import PAD_TARGET
+from gatedrnn.models import LanguageModel
+from gatedrnn.models.surprisal import evaluating
+
+BINS = 50
+LOW, HIGH = 0.1, 0.9
+"""Beyond these a gate counts as nearly closed or open (Li et al. 2018)."""
+
+_GROUPS = 20  # of consecutive units, at most
+
+
+@dataclass(frozen=True)
+class GateValues:
+    """The values of one gate of one layer.
+
+    Args:
+        mean: of all values.
+        low, high: share of values below 0.1 and above 0.9.
+        counts: how many values fall into each of the BINS equal parts of [start, 1].
+        start: 0, or −1 for a candidate.
+    """
+
+    mean: float
+    low: float
+    high: float
+    counts: list[int]
+    start: float
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """One layer.
+
+    Args:
+        gates: by name.
+        update_frequency: by group of consecutive units, low ones first: share of the steps at which less than half of the
+            state is kept; empty for a cell that keeps none by a gate.
+        split_points: of master gates, the mean place of the split in (0, 1): the share of units below it.
+        distance: mean syntactic distance; None without master gates.
+    """
+
+    gates: dict[str, GateValues]
+    update_frequency: list[float]
+    split_points: dict[str, float]
+    distance: float | None
+
+
+def kept_share(spec: Spec, trace: Trace) -> Tensor | None:
+    """How much of each unit's old state is kept [..., H]; None for a cell without a gate for it.
+
+    Equations: ON-LSTM f̂ = f∘ω + (f̃ − ω); LSTM's f; GRU's z (reset after the product) or 1 − z (before).
+    """
+    if "master_forget" in trace:
+        forget, above = trace["master_forget"], trace["master_forget"] * trace["master_input"]
+        H = trace["forget_gate"].shape[-1]
+        return trace["forget_gate"] * repeat_chunks(above, H) + repeat_chunks(forget - above, H)
+    if "forget_gate" in trace:
+        return trace["forget_gate"]
+    if "update_gate" in trace:
+        return trace["update_gate"] if spec.recurrent_gates is None else 1 - trace["update_gate"]
+    return None
+
+
+def collect(
+    model: LanguageModel, tokens: np.ndarray, eos: int, *, batch_size: int = 20, sequence_length: int = 70
+) -> list[LayerStatistics]:
+    """Statistics of each layer over a stream of ids [N], read in `batch_size` stretches with the state carried.
+
+    Raises: DataError: no token. ArgumentError: a size is not positive.
+    """
+    if not len(tokens):
+        raise DataError("gates.tokens", "must hold at least one token", 0, "Check the text")
+    stretches = min(positive_int("gates.batch_size", batch_size), len(tokens))
+    sums = [_LayerSums() for _ in model.layers]
+    states, device = None, model.embedding.weight.device
+    with torch.no_grad(), evaluating(model):
+        for window in windows(tokens, stretches, sequence_length, eos):
+            counted = torch.from_numpy(window.targets_TB != PAD_TARGET)
+            if not window.tokens:
+                continue
+            states, traces = model.gates(torch.from_numpy(window.inputs_TB).to(device), states)
+            for layer, own, trace in zip(model.layers, sums, traces, strict=True):
+                spec: Any = layer.spec
+                own.add(spec, {name: gate.cpu()[counted].float() for name, gate in trace.items()})
+    return [own.statistics() for own in sums]
+
+
+class _LayerSums:
+    """Running sums of one layer."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.counts: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}  # of the values, of those below and of those above
+        self.units: dict[str, int] = {}
+        self.updates_H: Tensor | None = None
+
+    def add(self, spec: Spec, trace_MN: dict[str, Tensor]) -> None:
+        self.tokens += len(next(iter(trace_MN.values())))
+        starts = {gate.name: -1.0 for gate in spec.gates if gate.squash == "tanh"}
+        for name, values_MN in trace_MN.items():
+            start = starts.get(name, 0.0)
+            found = torch.histc(values_MN.clamp(start, 1.0), BINS, start, 1.0).long()  # float32's cumax may end above 1
+            three = torch.stack([values_MN.sum(), (values_MN < LOW).sum(), (values_MN > HIGH).sum()]).double()
+            self.counts[name] = self.counts.get(name, 0) + found
+            self.sums[name] = self.sums.get(name, 0) + three
+            self.units[name] = values_MN.shape[-1]
+        kept_MH = kept_share(spec, trace_MN)
+        if kept_MH is not None:
+            updated = (kept_MH < 0.5).sum(0)
+            self.updates_H = updated if self.updates_H is None else self.updates_H + updated
+        self.starts = starts
+
+    def statistics(self) -> LayerStatistics:
+        gates = {}
+        for name, three in self.sums.items():
+            mean, low, high = (three / (self.tokens * self.units[name])).tolist()
+            gates[name] = GateValues(mean, low, high, self.counts[name].tolist(), self.starts.get(name, 0.0))
+        masters: dict[str, Any] = {}
+        if "master_forget" in gates:
+            masters = {"master_forget": 1 - gates["master_forget"].mean, "master_input": gates["master_input"].mean}
+        groups = (
+            [] if self.updates_H is None else self.updates_H.double().tensor_split(min(_GROUPS, len(self.updates_H)))
+        )
+        frequency = [float(group.mean()) / self.tokens for group in groups]
+        return LayerStatistics(gates, frequency, masters, masters.get("master_forget"))
