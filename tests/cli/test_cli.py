@@ -1,76 +1,19 @@
 """Every command through `main`, on one tiny run; and that a bad input gives one line and an exit code."""
 
-import contextlib
 import gzip
-import io
 import json
 import math
 import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 import yaml
-from nltk.tree import Tree
+from terminal import call, copy_of, fails, works
 
 from gatedrnn.cells import CELLS
-from gatedrnn.cli.main import main
-from gatedrnn.data import read_sentences, read_treebank, write_corpus
+from gatedrnn.data import write_corpus
 from gatedrnn.training.run import read_metrics
-
-PROTOCOLS = {"A", "AW", "B", "B_star", "corpus"}
-PARSERS = {"model", "left", "right", "balanced", "random", "upper_bound"}
-
-
-def call(*arguments):
-    """(exit code, stdout, stderr) of a command."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            code = stop.code
-    return code, out.getvalue(), err.getvalue()
-
-
-def works(*arguments):
-    code, out, err = call(*arguments)
-    assert code == 0, err
-    return out
-
-
-def fails(*arguments, code=1):
-    """The one line on standard error of a command that must fail."""
-    found, out, err = call(*arguments)
-    assert found == code, (found, out, err)
-    assert "Traceback" not in err
-    assert err.endswith("\n") and err.count("\n") == 1, err
-    assert err.startswith("gatedrnn: ")
-    return err
-
-
-@pytest.fixture(scope="session")
-def work(tmp_path_factory):
-    """A folder with a corpus, a configuration and two runs: `run` of an ON-LSTM, `lstm` of an LSTM."""
-    folder = tmp_path_factory.mktemp("cli")
-    write_corpus(folder / "text", seed=1, train=150, valid=25, test=25)
-    sections = {
-        "data": {"min_count": 1},
-        "model": {"cell": "onlstm", "embedding_size": 16, "hidden_sizes": [20, 16], "chunk_size": 4},
-        "training": {"epochs": 7, "batch_size": 8, "sequence_length": 20, "learning_rate": 0.01, "device": "cpu"},
-    }
-    (folder / "run.yaml").write_text(yaml.safe_dump(sections))
-    common = ("train", "--config", folder / "run.yaml", "--data", folder / "text", "--training.epochs", 1)
-    (folder / "trained.json").write_text(works(*common, "--out", folder / "run", "--json"))
-    works(*common, "--out", folder / "lstm", "--model.cell", "lstm", "--model.hidden_sizes", "[16]")
-    return folder
-
-
-def copy_of(work, tmp_path):
-    shutil.copytree(work / "run", tmp_path / "run", ignore=shutil.ignore_patterns("tokens"))
-    return tmp_path / "run"
-
 
 # ---------------------------------------------------------------- train and evaluate
 
@@ -117,168 +60,6 @@ def test_evaluate_reads_gzip_and_agrees_with_training(work, tmp_path):
     assert found["perplexity"] == pytest.approx(trained["test_perplexity"], rel=1e-5)
 
 
-# ---------------------------------------------------------------- parse
-
-SENTENCES = "the pilot laughs\n\nMary thinks that the ( old ) guards sleep\nyes\n"
-TEXTS = [line.split() for line in SENTENCES.splitlines() if line]
-
-
-def escaped(words):
-    return [word.replace("(", "-LRB-").replace(")", "-RRB-") for word in words]
-
-
-def is_binary(tree):
-    return all(len(node) == 2 for node in tree.subtrees() if len(tree.leaves()) > 1)
-
-
-@pytest.fixture
-def sentences(tmp_path):
-    (tmp_path / "a.txt").write_text(SENTENCES)
-    return tmp_path / "a.txt"
-
-
-@pytest.mark.parametrize("source", ["file", "-", "default"])
-def test_parse_gives_a_tree_a_line(work, sentences, monkeypatch, source):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SENTENCES.encode())))
-    where = {"file": [sentences], "-": ["-"], "default": []}[source]
-    trees = [Tree.fromstring(line) for line in works("parse", work / "run", *where).splitlines()]
-    assert [tree.leaves() for tree in trees] == [escaped(words) for words in TEXTS]
-    assert all(map(is_binary, trees))
-
-
-def test_parse_json_tells_distances_layer_and_algorithm(work, sentences):
-    found = {}
-    for layer in (1, 2):
-        for algorithm in ("biased", "unbiased"):
-            out = works("parse", work / "run", sentences, "--json", "--layer", layer, "--algorithm", algorithm)
-            records = [json.loads(line) for line in out.splitlines()]
-            assert [r["words"] for r in records] == TEXTS
-            assert all(len(r["distances"]) == len(r["words"]) for r in records)
-            assert all((r["layer"], r["algorithm"]) == (layer, algorithm) for r in records)
-            plain = works("parse", work / "run", sentences, "--layer", layer, "--algorithm", algorithm)
-            assert [r["tree"] for r in records] == plain.splitlines()
-            found[layer, algorithm] = records
-    assert found[1, "biased"][1]["distances"] == found[1, "unbiased"][1]["distances"]
-    assert found[1, "biased"][1]["distances"] != found[2, "biased"][1]["distances"]
-    default = json.loads(works("parse", work / "run", sentences, "--json").splitlines()[0])
-    assert (default["layer"], default["algorithm"]) == (2, "unbiased")
-
-
-def test_parse_draws(work, sentences, tmp_path):
-    works("parse", work / "run", sentences, "--svg", tmp_path / "pictures")
-    names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
-    assert names == ["00001.svg", "00002.svg", "00003.svg"]
-    root = ElementTree.parse(tmp_path / "pictures" / "00001.svg").getroot()
-    assert root.tag.endswith("svg") and {"the", "pilot", "laughs"} <= {text.strip() for text in root.itertext()}
-
-
-@pytest.mark.parametrize("layer", [0, -1, 3])
-@pytest.mark.parametrize("command", ["parse", "eval-parsing"])
-def test_a_layer_that_does_not_exist_is_refused(work, sentences, command, layer):
-    what = [sentences] if command == "parse" else ["--treebank", work / "text" / "test.trees"]
-    assert f"got {layer}" in fails(command, work / "run", *what, "--layer", layer)
-
-
-# ---------------------------------------------------------------- eval-parsing
-
-
-@pytest.mark.parametrize("algorithm", ["biased", "unbiased"])
-@pytest.mark.parametrize("max_words", [None, 6])
-def test_eval_parsing_of_a_run(work, algorithm, max_words):
-    treebank = work / "text" / "test.trees"
-    limit = [] if max_words is None else ["--max-words", max_words]
-    arguments = ["eval-parsing", work / "run", "--treebank", treebank, "--algorithm", algorithm, *limit]
-    found = json.loads(works(*arguments, "--json"))
-    assert {"sentences", "algorithm", "layer", "max_words", "scores"} <= set(found)
-    lengths = [len(tree.leaves()) for tree in read_treebank(treebank)]
-    assert found["sentences"] == sum(max_words is None or n <= max_words for n in lengths)
-    assert (found["algorithm"], found["layer"], found["max_words"]) == (algorithm, 2, max_words)
-    assert set(found["scores"]) == PARSERS
-    assert all(set(scores) == PROTOCOLS for scores in found["scores"].values())
-    assert all(0 <= value <= 100 for scores in found["scores"].values() for value in scores.values())
-    assert found["scores"]["model"]["A"] <= found["scores"]["upper_bound"]["A"]
-    table = works(*arguments)
-    for name in ("biased", "unbiased", "left", "right", "balanced", "random", "upper bound"):
-        assert name in table
-    assert f"{found['scores']['model']['B']:.2f}" in table
-
-
-def test_intervals_lengths_and_depth(work):
-    arguments = [
-        "eval-parsing",
-        work / "run",
-        "--treebank",
-        work / "text" / "test.trees",
-        "--bootstrap",
-        50,
-        "--by-length",
-    ]
-    found = json.loads(works(*arguments, "--json"))
-    assert set(found["intervals"]) == PARSERS and set(found["depth"]) == PARSERS | {"gold"}
-    for name, scores in found["scores"].items():
-        for protocol, (low, high) in found["intervals"][name].items():
-            assert 0 <= low <= high <= 100.001 and (name == "random" or low - 1e-6 <= scores[protocol] <= high + 1e-6)
-    assert sum(part["sentences"] for part in found["by_length"].values()) == found["sentences"]
-    assert all(set(part["scores"]) == PARSERS for part in found["by_length"].values())
-    table = works(*arguments)
-    assert "95 % intervals" in table and "1–10 words" in table and "mean depth of trees (unbiased): gold" in table
-    assert "bootstrap" in fails(*arguments[:-3], "--bootstrap", -1)
-
-
-def test_several_layers_vote(work):
-    treebank = ["--treebank", work / "text" / "test.trees"]
-    arguments = ["eval-parsing", work / "run", *treebank, "--layer", 1, "--layer", 2]
-    found = json.loads(works(*arguments, "--json"))
-    assert found["layer"] == [1, 2]
-    for voter, layer in zip(found["voters"], (1, 2), strict=True):
-        alone = json.loads(works("eval-parsing", work / "run", *treebank, "--layer", layer, "--json"))
-        assert voter == {"run": str(work / "run"), "layer": layer, "scores": alone["scores"]["model"]}
-        assert "voters" not in alone
-    assert found["scores"]["model"]["A"] <= found["scores"]["upper_bound"]["A"]
-    table = works(*arguments)
-    assert found["agreement"][0][0] == pytest.approx(100) and found["agreement"][0][1] == found["agreement"][1][0]
-    assert "agreement of voter 2 with each" in table
-    assert "consensus of 2, unbiased" in table and f"{found['scores']['model']['B']:.2f}" in table
-    shutil.copytree(work / "run", work / "twin")
-    twins = json.loads(works("eval-parsing", work / "run", work / "twin", *treebank, "--json"))
-    assert twins["layer"] == [2, 2] and twins["scores"]["model"] == twins["voters"][0]["scores"]
-
-
-def test_eval_parsing_of_baselines_needs_no_run(work):
-    chosen = ["--baseline", "left", "--baseline", "balanced_up"]
-    found = json.loads(works("eval-parsing", "--treebank", work / "text" / "test.trees", *chosen, "--json"))
-    assert list(found["scores"]) == ["left", "balanced_up"]
-    assert found["layer"] is None and found["sentences"] == 25
-    alone = json.loads(
-        works("eval-parsing", "--treebank", work / "text" / "test.trees", "--baseline", "left", "--json")
-    )
-    assert alone["scores"] == {"left": found["scores"]["left"]}
-
-
-def test_eval_parsing_keeps_words_by_the_named_rule(tmp_path):
-    (tmp_path / "a.trees").write_text("(S (NP (XX een) (XX kat)) (VP (XX ziet) (XX !)))\n")
-    arguments = ["eval-parsing", "--treebank", tmp_path / "a.trees", "--baseline", "left", "--json"]
-    assert json.loads(works(*arguments, "--words", "alnum"))["scores"]["left"]["B"] == pytest.approx(100)
-    assert "must hold a sentence with a word that counts" in fails(*arguments)
-
-
-# ---------------------------------------------------------------- eval-syntax
-
-
-def test_eval_syntax_judges_pairs(work, tmp_path):
-    found = json.loads(works("eval-syntax", work / "run", "--pairs", "grammar", "--json"))
-    assert len(found["phenomena"]) == 7
-    assert all(judged["pairs"] == 200 and not judged["skipped"] for judged in found["phenomena"].values())
-    accuracies = [judged["accuracy"] for judged in found["phenomena"].values()]
-    assert found["macro_accuracy"] == pytest.approx(sum(accuracies) / 7)
-    assert (found["unknown"], found["method"]) == ("skip", "sentence")
-    table = works("eval-syntax", work / "run", "--pairs", "grammar")
-    assert "mean of the phenomena" in table and f"{100 * found['macro_accuracy']:.1f}" in table
-    (tmp_path / "empty.jsonl").write_text("")
-    assert "at least one pair" in fails("eval-syntax", work / "run", "--pairs", tmp_path / "empty.jsonl")
-    assert "missing.jsonl" in fails("eval-syntax", work / "run", "--pairs", tmp_path / "missing.jsonl")
-
-
 # ---------------------------------------------------------------- generate and explain
 
 
@@ -310,23 +91,18 @@ def test_explain(cell):
 # ---------------------------------------------------------------- whatever is wrong gives one line
 
 
-@pytest.mark.parametrize("command", ["parse", "eval-parsing"])
-def test_a_cell_without_master_gates_cannot_parse(work, sentences, command):
-    what = [sentences] if command == "parse" else ["--treebank", work / "text" / "test.trees"]
-    line = fails(command, work / "lstm", *what)
-    assert "needs a cell with master gates; got cell 'lstm'" in line and "onlstm" in line
-
-
 def commands_on(run, work):
     return {
         "evaluate": ["evaluate", run, "--data", work / "text" / "test.txt"],
         "generate": ["generate", run, "--words", 3],
         "parse": ["parse", run, work / "text" / "test.txt"],
         "eval-parsing": ["eval-parsing", run, "--treebank", work / "text" / "test.trees"],
+        "eval-syntax": ["eval-syntax", run, "--pairs", "grammar"],
+        "surprisal": ["surprisal", run, work / "text" / "test.txt"],
     }
 
 
-@pytest.mark.parametrize("command", ["evaluate", "generate", "parse", "eval-parsing"])
+@pytest.mark.parametrize("command", ["evaluate", "generate", "parse", "eval-parsing", "eval-syntax", "surprisal"])
 def test_a_missing_run_is_one_line(work, tmp_path, command):
     assert "must be a run's folder" in fails(*commands_on(tmp_path / "none", work)[command])
     (tmp_path / "empty").mkdir()
@@ -356,7 +132,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_run_is_one_line_naming_the_file(work, tmp_path, damage):
     name, change, message = DAMAGE[damage]
-    path = copy_of(work, tmp_path) / name
+    path = copy_of(work / "run", tmp_path / "run") / name
     if change is None:
         path.unlink()
     elif isinstance(change, str):
@@ -498,7 +274,7 @@ def test_a_missing_configuration_file_is_one_line(work, tmp_path):
 
 
 def test_an_existing_run_is_never_touched(work, tmp_path):
-    run = copy_of(work, tmp_path)
+    run = copy_of(work / "run", tmp_path / "run")
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     line = fails("train", "--config", work / "run.yaml", "--data", work / "text", "--out", run)
     assert "must not hold a run yet" in line and "--out" in line
@@ -550,7 +326,18 @@ def test_wrong_values_exit_with_one(work, arguments, message):
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["train"], ["evaluate"], ["surprisal"], ["generate"], ["parse"], ["eval-parsing"], ["explain"]]
+    "command",
+    [
+        [],
+        ["train"],
+        ["evaluate"],
+        ["surprisal"],
+        ["generate"],
+        ["parse"],
+        ["eval-parsing"],
+        ["eval-syntax"],
+        ["explain"],
+    ],
 )
 def test_every_command_has_help(command):
     out = works(*command, "--help")
@@ -570,11 +357,3 @@ def test_an_error_as_a_program(tmp_path):
     result = subprocess.run(program, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1 and result.stderr.startswith("gatedrnn: ")
-
-
-def test_a_text_to_parse_may_be_long(work, tmp_path):
-    (tmp_path / "long.txt").write_text("the pilot laughs\n" * 1100 + "the guards sleep " * 200 + "\n")
-    lines = works("parse", work / "run", tmp_path / "long.txt").splitlines()
-    assert len(lines) == 1101 and set(lines[:1100]) == {lines[0]}
-    assert lines[-1].count("(") == 599
-    assert len(list(read_sentences(tmp_path / "long.txt"))) == 1101

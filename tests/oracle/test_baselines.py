@@ -1,4 +1,4 @@
-"""Every figure of ../shared/data/baselines.json, from the same pipeline that scores a model."""
+"""Every figure of ../shared/data/baselines.json, from the same pipeline that scores a model, and by the command."""
 
 import json
 import random
@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from gatedrnn.cli.main import main
 from gatedrnn.data import read_treebank
 from gatedrnn.studies.parsing import evaluate_parsing
 from gatedrnn.studies.parsing.evaluation import RANDOM_SEEDS
@@ -83,3 +84,20 @@ def test_the_study_reports_these_figures(shared_file, name, max_words):
         assert result.sentences == wanted["nA"]
         for column in ("A", "AW", "B", "Bc"):
             assert result.scores[key][KEYS[column]] == pytest.approx(wanted[column], abs=0.001), (parser, column)
+
+
+@pytest.mark.parametrize("max_words", [None, 10])
+@pytest.mark.parametrize("name", SETS)
+def test_the_command_prints_these_figures(shared_file, tmp_path, capsys, name, max_words):
+    treebank = tmp_path / "set.trees"
+    treebank.write_bytes(b"".join(shared_file(f"data/{path}").read_bytes() for path in SETS[name]))
+    arguments = ["eval-parsing", "--treebank", str(treebank), "--words", "ptb", "--json"]
+    arguments += [option for parser in PARSERS.values() for option in ("--baseline", parser)]
+    assert main(arguments + ([] if max_words is None else ["--max-words", str(max_words)])) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["scores"]) == list(PARSERS.values()) and found["max_words"] == max_words
+    for parser, key in PARSERS.items():
+        wanted = figures(shared_file)[name, max_words, parser]
+        assert found["sentences"] == wanted["nA"]
+        for column in ("A", "AW", "B", "Bc"):
+            assert found["scores"][key][KEYS[column]] == pytest.approx(wanted[column], abs=0.01), (parser, column)

@@ -1,15 +1,17 @@
 """Figures and the demo's page."""
 
 import json
-import re
 import xml.etree.ElementTree as ElementTree
-from html.parser import HTMLParser
+from collections import Counter
 
 import numpy as np
 import pytest
+from page import Page
 
+from gatedrnn.plots.evaluations import write_syntax_report
+from gatedrnn.plots.page import draw
 from gatedrnn.plots.report import write_report
-from gatedrnn.plots.trees import curve, save, to_svg, tree_and_gates
+from gatedrnn.plots.trees import AGREED, OWN, curve, length_curves, save, to_svg, tree_and_gates
 
 WORDS = ["the", "<b>", "sees", "a", "dog&cat"]
 GOLD = [("S", (0, 5)), ("NP", (0, 2)), ("VP", (2, 5)), ("NP", (3, 5))]
@@ -56,27 +58,64 @@ def test_a_learning_curve_names_its_series():
     assert {"train", "valid", "epoch", "perplexity", "41.2"} <= set(found)
 
 
+def test_curves_by_length_show_each_parsers_values_over_the_buckets():
+    series = {"model": [60.0, 41.5], "right": [55.0, 38.0], "upper bound": [88.0, 86.25], "a_b": [1.0, 2.0]}
+    figure = length_curves(["1–10", "11–20"], [505, 1040], series)
+    (axes,) = figure.axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert drawn == series and list(axes.lines[0].get_xdata()) == [0, 1]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1–10\n(505)", "11–20\n(1040)"]
+    widths, colors = zip(*((line.get_linewidth(), line.get_color()) for line in axes.lines), strict=True)
+    assert widths[0] > max(widths[1:]) and len(set(colors)) == 4
+    found = texts(to_svg(figure))
+    assert set(series) | {"F1, protocol B", "1–10", "(505)", "11–20", "(1040)"} <= set(found)
+
+
+def test_many_curves_and_one_bucket_are_drawn():
+    series = {f"parser {k}": [float(k)] for k in range(12)}
+    (axes,) = length_curves(["1–10"], [3], series).axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [[float(k)] for k in range(12)]
+
+
+SENTENCE = {"words": WORDS, "gold": GOLD, "induced": INDUCED, "gates": HEATS, "f1": 66.6}
+DISTANCES = [0.9, 0.25, 0.5, 0.125, 0.75]
+
+
+def test_a_sentence_is_drawn_with_a_bar_at_every_boundary():
+    plain, figure = draw(SENTENCE), draw(SENTENCE | {"distances": DISTANCES})
+    bars = [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for axes in figure.axes for bar in axes.patches]
+    assert bars == [(pytest.approx(k + 0.5), height) for k, height in enumerate(DISTANCES[1:])]
+    assert not [bar for axes in plain.axes for bar in axes.patches]
+    with_distances, without = texts(to_svg(figure)), texts(to_svg(plain))
+    assert "distance" in with_distances and "distance" not in without
+    assert [text for text in with_distances if text != "distance"] == without
+    assert without == texts(to_svg(tree_and_gates(WORDS, GOLD, INDUCED, HEATS)))
+
+
+def test_every_gate_is_drawn_unit_by_unit():
+    images = [image.get_array() for axes in draw(SENTENCE).axes for image in axes.images]
+    for image, values in zip(images, HEATS.values(), strict=True):
+        np.testing.assert_array_equal(image, np.transpose(values))
+
+
+def test_constituents_in_both_trees_and_in_one_alone_differ_in_color():
+    top, _, below, *_ = draw(SENTENCE).axes
+    for axes in (top, below):  # a line for each of two children: three constituents are in both trees, one is not
+        assert Counter(line.get_color() for line in axes.lines) == {AGREED: 6, OWN: 2}
+
+
+@pytest.mark.parametrize("words", [1, 2])
+def test_a_sentence_of_few_words_and_its_distances_are_drawn(words):
+    sentence = {"words": WORDS[:words], "gold": [], "induced": [(0, 2)][: words - 1], "gates": {}}
+    figure = draw(sentence | {"distances": DISTANCES[:words]})
+    assert len([bar for axes in figure.axes for bar in axes.patches]) == words - 1
+    assert [text for text in texts(to_svg(figure)) if text in WORDS] == WORDS[:words]
+
+
 @pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG\r\n"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
 def test_a_figure_is_saved_by_its_ending(tmp_path, name, magic):
     save(tree_and_gates(WORDS, GOLD, INDUCED, HEATS), tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(magic)
-
-
-class Page(HTMLParser):
-    """Collects what a page would load, and its text outside of style."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.resources, self.tags, self.texts = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        loading = ("src", "srcset", "href", "xlink:href", "data", "poster", "action")
-        self.resources += [value for key, value in attrs if key in loading and not (value or "").startswith("#")]
-
-    def handle_data(self, data):
-        self.texts.append(data.strip())
 
 
 def write(path):
@@ -100,11 +139,7 @@ def write(path):
 def test_the_report_is_one_self_contained_page(tmp_path):
     text = write(tmp_path / "report.html")
     page = Page(text)
-    assert page.tags[0] == "html" and "script" not in page.tags and "link" not in page.tags
-    assert [r for r in page.resources if not r.startswith("data:")] == []
-    loaded = re.sub(r'xmlns(:\w+)?="[^"]*"|<metadata>.*?</metadata>', "", text, flags=re.DOTALL)
-    assert "http://" not in loaded and "https://" not in loaded
-    assert "@import" not in text and "url(http" not in text
+    assert page.tags[0] == "html" and page.loaded == []
     assert page.tags.count("svg") == 3
 
 
@@ -119,3 +154,27 @@ def test_words_that_look_like_markup_are_escaped(tmp_path):
     assert "&lt;b&gt;" in text and "dog&amp;cat" in text
     tiles = text.count('<div class="tile"><b>')
     assert text.count("<b>") == tiles == 5
+
+
+def test_the_page_of_minimal_pairs_tells_every_run_and_phenomenon(tmp_path):
+    def judged(accuracy, pairs, skipped, identical):
+        return {"accuracy": accuracy, "pairs": pairs, "skipped": skipped, "identical": identical}
+
+    results = {
+        "runs/a": {"phenomena": {"<i>agreement": judged(0.625, 1600, 3, 0), "none": judged(None, 0, 7, 0)}},
+        "runs/b": {"phenomena": {"<i>agreement": judged(0.75, 1500, 3, 100), "none": judged(None, 0, 7, 0)}},
+    }
+    for name, mean in (("runs/a", 0.625), ("runs/b", None)):
+        results[name]["macro_accuracy"] = mean
+    about = {"how": "read & judged", "pairs": "a<b>.jsonl", "command": "gatedrnn eval-syntax runs/a"}
+    write_syntax_report(tmp_path, results, about)
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    said = [text for text in page.texts if text]
+    assert page.loaded == [] and {"read & judged", "Minimal pairs of a<b>.jsonl", "gatedrnn eval-syntax runs/a"} <= set(
+        said
+    )
+    assert {"62.5 %", "mean accuracy, runs/a", "– %", "mean accuracy, runs/b"} <= set(said)
+    rows = said[said.index("All figures") + 1 :]
+    assert rows[:6] == ["phenomenon", "runs/a", "runs/b", "pairs", "skipped", "identical"]
+    assert rows[6:12] == ["<i>agreement", "62.5", "75.0", "1,600 / 1,500", "3", "0 / 100"]
+    assert rows[12:18] == ["none", "–", "–", "0", "7", "0"] and rows[18:21] == ["mean", "62.5", "–"]

@@ -112,6 +112,27 @@ def test_raw_text_is_cut_into_words(vocabulary):
     assert sentence_ids(characters, "ba") == characters.encode("ba")
 
 
+RULES = {
+    "exact": ["<unk>", "author", "<unk>", "laugh"],
+    "lower": ["the", "author", "<unk>", "laugh"],
+    "number": ["the", "author", "N", "laugh"],
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_words_are_looked_up_by_the_named_rule(model, vocabulary, rule):
+    seen = vocabulary.encode(RULES[rule])
+    assert sentence_ids(vocabulary, "The author 12 laugh", rule) == seen
+    written = pair("The author 12 laugh", "laugh 12 author The")
+    good, bad = log_probabilities(model, [seen, seen[::-1]], vocabulary.ids[EOS])
+    found = evaluate_pairs(model, vocabulary, [written], unknown="unk", mapping=rule)
+    assert found.macro_accuracy == float(good > bad)
+    skipped = evaluate_pairs(model, vocabulary, [written], mapping=rule).phenomena["agreement"].skipped
+    assert skipped == (rule != "number")
+    with pytest.raises(ArgumentError, match="mapping: must be one of exact, lower, number; got 'upper'"):
+        evaluate_pairs(model, vocabulary, [written], mapping="upper")
+
+
 def test_both_formats_are_read(tmp_path):
     prefix = dict(zip(("one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad"), "Abc", strict=True))
     lines = [

@@ -56,6 +56,7 @@ def test_an_empty_root_label_is_kept(tmp_path):
         (f"{CAT}\n)", r"a\.trees:2: brackets must balance"),
         (f"{CAT}\n\n(S (NN x)\n\n", r"a\.trees:3: brackets must balance; got 1 '\(' left open"),
         (f"(S (NP (NN x)\n{CAT}\n", r"a\.trees:1: brackets must balance; got 2 '\(' left open"),
+        ("(S (NN x)\n(NN y)) (S (NN z)\n", r"a\.trees:2: brackets must balance; got 1 '\(' left open"),
         (f"{CAT}\nthe cat sleeps\n", r"a\.trees:2: must hold brackets only; got 'the cat sleeps'"),
         (f"{CAT} word\n", r"a\.trees:1: must hold brackets only; got 'word'"),
         (f"word {CAT}\n", r"a\.trees:1: must hold brackets only; got 'word'"),
@@ -93,3 +94,88 @@ def test_a_tree_too_deep_for_nltk_is_refused_with_its_line(tmp_path):
     (tmp_path / "a.trees").write_text(CAT + "\n" + deep(5000))
     with pytest.raises(DataError, match=r"a\.trees:2: must be a bracketed tree; got .*depth"):
         list(read_treebank(tmp_path / "a.trees"))
+
+
+# ---------------------------------------------------------------- bad trees among good ones
+
+WORDS = ("anna", "bert", "carl", "dora", "emil", "fred")
+
+
+def tree_with(word, indented):
+    if indented:
+        return f"(S\n  (NP (DT the)\n      (NN {word}))\n  (VP (VBZ sleeps)))"
+    return f"(S (NP (DT the) (NN {word})) (VP (VBZ sleeps)))"
+
+
+BAD = {
+    "too many": (lambda tree: tree + ")", -1, "brackets must balance; got a ')' too many"),
+    "too few": (lambda tree: tree[:-1], 0, "brackets must balance; got 1 '(' left open"),
+    "far too few": (lambda tree: tree[:-3], 0, "brackets must balance; got 3 '(' left open"),
+    "text behind": (lambda tree: tree + " word", -1, "must hold brackets only; got 'word'"),
+    "text before": (lambda tree: "word " + tree, 0, "must hold brackets only; got 'word'"),
+    "text alone": (lambda tree: "the cat sleeps", 0, "must hold brackets only; got 'the cat sleeps'"),
+    "no word": (lambda tree: "(S (NP) (VP))", 0, "a tree must have at least one word; got (S (NP) (VP))"),
+    "nothing": (lambda tree: "()", 0, "a tree must have at least one word; got ()"),
+    "two on a line": (lambda tree: f"{CAT} {CAT})", 0, "brackets must balance; got a ')' too many"),
+    "closed first": (lambda tree: ")", 0, "brackets must balance; got a ')' too many"),
+}
+
+
+def skipping(path):
+    skipped = []
+    return [tree.leaves()[1] for tree in read_treebank(path, skipped)], [str(error) for error in skipped]
+
+
+@pytest.mark.parametrize("indented", [False, True], ids=["lines", "indented"])
+@pytest.mark.parametrize("places", [[0], [2], [5], [2, 3], [0, 5], [1, 2, 3, 4]], ids=str)
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_trees_are_named_by_line_and_all_others_read(tmp_path, kind, places, indented):
+    damage, where, message = BAD[kind]
+    blocks, lines, number = [], [], 1
+    for k, word in enumerate(WORDS):
+        block = damage(tree_with(word, indented)) if k in places else tree_with(word, indented)
+        if k in places:
+            lines.append(number + (block.count("\n") if where < 0 else 0))
+        blocks.append(block)
+        number += block.count("\n") + 1
+    path = tmp_path / "a.trees"
+    path.write_text("\n".join(blocks))
+    found, errors = skipping(path)
+    assert found == [word for k, word in enumerate(WORDS) if k not in places]
+    assert [error[: error.index(" ")] for error in errors] == [f"{path}:{line}:" for line in lines]
+    assert all(message in error for error in errors)
+    with pytest.raises(DataError, match=rf"a\.trees:{lines[0]}: "):
+        list(read_treebank(path))
+
+
+def test_a_treebank_without_a_bad_tree_skips_none(tmp_path):
+    for indented in (False, True):
+        (tmp_path / "a.trees").write_text("\n\n".join(tree_with(word, indented) for word in WORDS) + "\n")
+        assert skipping(tmp_path / "a.trees") == (list(WORDS), [])
+
+
+def test_a_treebank_of_bad_trees_alone_is_refused(tmp_path):
+    (tmp_path / "a.trees").write_text("the cat\n(S (NN x)\n(S)\n")
+    skipped = []
+    with pytest.raises(
+        DataError, match=r"must hold at least one tree; got 3 bad trees, the first: .*a\.trees:1: must hold"
+    ):
+        list(read_treebank(tmp_path / "a.trees", skipped))
+    assert len(skipped) == 3
+    (tmp_path / "a.trees").write_text("\n")
+    with pytest.raises(DataError, match="got an empty treebank"):
+        list(read_treebank(tmp_path / "a.trees", []))
+
+
+@pytest.mark.parametrize("first", ["# sent_id = 1", "1\tthe\tthe\tDET", "1-2\tdon't\t_\t_", "#\n1\tthe"])
+@pytest.mark.parametrize("before", ["", "\n\n", "\ufeff"], ids=["at once", "after blank lines", "after a mark"])
+@pytest.mark.parametrize("skipped", [None, []], ids=["", "skipping"])
+def test_dependencies_are_refused_as_such(tmp_path, first, before, skipped):
+    (tmp_path / "a.conllu").write_text(f"{before}{first}\n2\tcat\tcat\tNOUN\n")
+    number, shown = 1 + before.count("\n"), repr(first.split("\n")[0]).replace("\\", "\\\\")
+    told = (
+        rf"a\.conllu:{number}: must hold brackets only; got {shown}, as in CoNLL-U\. Dependencies are no constituents"
+    )
+    with pytest.raises(DataError, match=told):
+        list(read_treebank(tmp_path / "a.conllu", skipped))
+    assert not skipped
