@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json, write_with
 from gatedrnn.data import EOS, Corpus
-from gatedrnn.training.run import Run, load_run
+from gatedrnn.training.run import Run, load_runs
 
 _KINDS = ("pdf", "png", "svg")
 
@@ -24,9 +25,8 @@ def gates(options: Any) -> None:
 
     names = [Path(folder).name for folder in options.run]
     names = names if len(set(names)) == len(names) else list(options.run)
-    if len(set(names)) < len(names) or len(names) > len(COLORS):
-        advice = "Name each RUN once"
-        raise ArgumentError("gates", f"takes 1 to {len(COLORS)} different runs", " ".join(options.run), advice)
+    if len(names) > len(COLORS):
+        raise ArgumentError("gates", f"takes 1 to {len(COLORS)} runs", len(names), "Name fewer")
     if not options.data and not options.sentence:
         raise ArgumentError("gates", "needs --data FILE or --sentence TEXT", "neither", "Try --data valid.txt")
     empty = [sentence for sentence in options.sentence or () if not sentence.split()]
@@ -34,7 +34,7 @@ def gates(options: Any) -> None:
         raise ArgumentError(
             "--sentence", "must have at least one word", repr(empty[0]), "Write --sentence 'a few words'"
         )
-    runs = dict(zip(names, map(load_run, options.run), strict=True))
+    runs = dict(zip(names, load_runs(options.run), strict=True))
     record = {
         name: {"layers": _layers(run, options), "sentences": _sentences(run, options)} for name, run in runs.items()
     }
@@ -111,6 +111,6 @@ def _print(record: dict[str, Any]) -> None:
                 low, high = 100 * gate["low"], 100 * gate["high"]
                 split = layer["split_points"].get(name)
                 cells = [f"{gate['mean']:.3f}", f"{low:.1f}", f"{high:.1f}", f"{100 - low - high:.1f}"]
-                table.add_row(run, str(number), name, *cells, "" if split is None else f"{split:.3f}")
+                table.add_row(escape(run), str(number), name, *cells, "" if split is None else f"{split:.3f}")
     if table.row_count:
         Console(width=max(Console().width, 110)).print(table)

@@ -27,7 +27,7 @@ def register() -> None:
     """Make `--model gatedrnn` known to lm-eval. Raises: ArgumentError: lm-eval is not installed."""
     try:
         from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports] - an extra
-        from lm_eval.api.registry import register_model  # pyright: ignore[reportMissingImports]
+        from lm_eval.api.registry import MODEL_REGISTRY, register_model  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         advice = "Install it: pip install 'gatedrnn[eval]'"
         raise ArgumentError("harness", "needs the library lm-eval", "no such module", advice) from error
@@ -37,7 +37,7 @@ def register() -> None:
 
         def __init__(
             self,
-            run: str,
+            run: str | None = None,
             mapping: str | None = None,
             append: str = "",
             batch_size: Any = None,
@@ -45,6 +45,8 @@ def register() -> None:
             device: str | None = None,
         ) -> None:
             super().__init__()
+            if run is None:
+                raise ArgumentError("--model_args", "must name the run", "none", "Write --model_args run=RUN")
             self.run = load_run(run)
             there = device is not None and (torch.cuda.is_available() or not device.startswith("cuda"))
             self.run.model.to(device if there else "cpu")  # lm-eval asks for cuda unless told otherwise
@@ -58,8 +60,10 @@ def register() -> None:
 
         def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
             vocabulary = self.run.vocabulary
-            lines = [[vocabulary.encode(vocabulary.tokens(line)) for line in r.args[0].split("\n")] for r in requests]
-            texts = [[i for line in text for i in (*line, self.eos)] for text in lines]
+            lines = [[line for line in request.args[0].split("\n") if line.strip()] for request in requests]
+            texts = [
+                [i for line in text for i in (*vocabulary.encode(vocabulary.tokens(line)), self.eos)] for text in lines
+            ]
             return [-float(losses_T.sum()) for losses_T in token_losses(self.run.model, texts, self.eos)]
 
         def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
@@ -70,7 +74,7 @@ def register() -> None:
             before = sentence_ids(self.run.vocabulary, context, self.mapping) if context.strip() else []
             if not before:
                 return [], [*sentence_ids(self.run.vocabulary, f"{continuation} {self.append}", self.mapping), self.eos]
-            return before, sentence_ids(self.run.vocabulary, context + continuation, self.mapping)[len(before) :]
+            return before, sentence_ids(self.run.vocabulary, continuation, self.mapping)
 
         def _generated(self, context: str, how: dict[str, Any]) -> str:
             vocabulary, until = self.run.vocabulary, how.get("until") or []
@@ -86,7 +90,8 @@ def register() -> None:
                     return min((text.split(stop)[0] for stop in stops), key=len)
             return vocabulary.text(words)
 
-    register_model("gatedrnn")(GatedRNN)
+    if "gatedrnn" not in MODEL_REGISTRY:
+        register_model("gatedrnn")(GatedRNN)
 
 
 @torch.no_grad()
@@ -95,8 +100,9 @@ def likelihoods(model: Any, pairs: Sequence[tuple[list[int], list[int]]], eos: i
 
     Args: pairs: ids of context and continuation; an empty continuation has probability 1.
     """
-    order = sorted(range(len(pairs)), key=lambda k: len(pairs[k][0]) + len(pairs[k][1]))
-    found: dict[int, tuple[float, bool]] = {}
+    sizes = [len(context) + len(continuation) for context, continuation in pairs]
+    order = sorted((k for k, size in enumerate(sizes) if size), key=sizes.__getitem__)
+    found: dict[int, tuple[float, bool]] = {k: (0.0, True) for k, size in enumerate(sizes) if not size}
     for first in range(0, len(order), _BATCH):
         chosen = [(k, [eos, *pairs[k][0], *pairs[k][1]]) for k in order[first : first + _BATCH]]
         inputs_TB = torch.full((max(len(ids) for _, ids in chosen), len(chosen)), eos)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -309,6 +310,7 @@ def _dispatch(arguments: list[str]) -> int:
     parsed: Any = build_parser().parse_args(arguments)
     options: Namespace = parsed[parsed.command]
     options["given"] = given
+    options["said"] = shlex.join(["gatedrnn", *arguments])
     from gatedrnn.cli import commands
 
     function = getattr(commands, parsed.command.replace("-", "_"))

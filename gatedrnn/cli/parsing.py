@@ -12,7 +12,7 @@ from gatedrnn.cli.text import nothing
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_text
 from gatedrnn.data import read_sentences, read_treebank
-from gatedrnn.training.run import Run, load_run
+from gatedrnn.training.run import Run, load_run, load_runs
 from gatedrnn.trees import ALGORITHMS, Gold, gold_tree, sentence_f1
 
 Options = Any
@@ -54,11 +54,11 @@ def eval_parsing(options: Options) -> None:
 
     if not options.run and not options.baseline:
         raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
-    runs = [load_run(folder) for folder in options.run]
+    runs = load_runs(options.run)
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
     gold = [gold_tree(tree, words) for tree in read_treebank(options.treebank, bad if options.skip_bad else None)]
-    layers, selection = _chosen_layers(runs, words, options)
+    layers, selection = _chosen_layers(runs, words, bad, options)
     voters = _voters(runs, layers, gold, options)
     trees = _agreed(voters, gold)
     baselines = options.baseline or DEFAULT_BASELINES
@@ -93,7 +93,9 @@ def _same_words(runs: list[Run], named: str | None) -> str:
     return named or own[0]
 
 
-def _chosen_layers(runs: list[Run], words: str, options: Options) -> tuple[list[list[Any]], dict[str, Any]]:
+def _chosen_layers(
+    runs: list[Run], words: str, bad: list[DataError], options: Options
+) -> tuple[list[list[Any]], dict[str, Any]]:
     """Layers of each run, and what a selection by gold trees found."""
     from gatedrnn.studies.parsing import default_layer, layer_named, layers_by_gold
 
@@ -109,7 +111,7 @@ def _chosen_layers(runs: list[Run], words: str, options: Options) -> tuple[list[
         raise ArgumentError(
             "--select", "needs a RUN, --dev FILE with gold trees, and no --layer", got, "Mend the options"
         )
-    dev = [gold_tree(tree, words) for tree in read_treebank(options.dev)]
+    dev = [gold_tree(tree, words) for tree in read_treebank(options.dev, bad if options.skip_bad else None)]
     how = {"algorithm": options.algorithm, "gate": options.gate}
     found = {
         str(run.folder): layers_by_gold(run.model, run.vocabulary, dev, mapping=_mapping(run, options), **how)
@@ -147,7 +149,7 @@ def _agreed(voters: Voters, gold: list[Gold]) -> Any:
 def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options) -> dict[str, Any]:
     mappings = sorted({_mapping(run, options) for run in runs})
     head: dict[str, Any] = {"sentences": result.sentences, "algorithm": options.algorithm, "layer": None}
-    head |= {"gate": options.gate, "max_words": result.max_words, "words": words}
+    head |= {"gate": options.gate if runs else None, "max_words": result.max_words, "words": words}
     head |= {"mapping": mappings[0] if len(mappings) == 1 else mappings or None, "scores": result.scores}
     if result.intervals:
         head["intervals"] = result.intervals
@@ -188,8 +190,9 @@ def _drawn(run: Run, layer: Any, gold: list[Gold], trees: Any, options: Options)
     """The first sentences of a middle length as `run` saw them, with the distances of `layer`: as many as a report draws."""
     from gatedrnn.studies.parsing import read_gold
 
-    middle = [k for k, tree in enumerate(gold) if _FEWEST <= len(tree) <= _MOST]
-    chosen = (middle or [k for k, tree in enumerate(gold) if 1 < len(tree) <= _MOST])[:_DRAWN]
+    most = min(_MOST, options.max_words or _MOST)
+    middle = [k for k, tree in enumerate(gold) if _FEWEST <= len(tree) <= most]
+    chosen = (middle or [k for k, tree in enumerate(gold) if 1 < len(tree) <= most])[:_DRAWN]
     shown, every = [gold[k] for k in chosen], range(1, len(run.model.layers) + 1)
     how = {"gate": options.gate, "mapping": _mapping(run, options)}
     readings = read_gold(run.model, run.vocabulary, shown, [*every, layer], keep_gates=True, **how)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.core.files import write_json
@@ -65,7 +66,7 @@ def _print_table(title: str, columns: Sequence[str], rows: list[tuple[str, list[
     for name in columns:
         table.add_column(name, justify="right")
     for name, cells in rows:
-        table.add_row(name, *cells)
+        table.add_row(escape(name), *cells)
     Console().print(table)
 
 
@@ -87,6 +88,6 @@ def write_report(
     names = ", ".join(options.run) or "trivial parsers alone"
     about = {"how": f"{names}; {how(record)}.", "treebank": Path(options.treebank).name}
     about["row"] = next((name for name, _ in reversed(rows) if name.endswith(f", {options.algorithm}")), "")
-    about["command"] = " ".join(["gatedrnn eval-parsing", *options.run, "--treebank", options.treebank])
+    about["command"] = options.said
     write_parsing_report(folder, record, rows, drawn, about)
     write_json(folder / "results.json", record)

@@ -26,20 +26,26 @@ def surprisal(options: Any) -> None:
     read = foreign = 0
     for number, (line, bits, far) in enumerate(zip(lines, found, distances, strict=True), 1):
         rows = _token_rows(run, line, bits, far) if options.tokens else _word_rows(run, line, bits, far)
-        words, tokens, values, where = zip(*rows, strict=True)
+        indices, words, tokens, values, where = zip(*rows, strict=True)
         known = [unknown not in run.vocabulary.encode(each) for each in tokens]
         read, foreign = read + len(known) - 1, foreign + len(known) - sum(known)
         if options.json:
             record = {"words": words, "surprisal_bits": values, "unknown": [not one for one in known]}
-            record |= {"tokens": tokens, "distances": where, "state": "carried" if options.carried else "reset"}
+            record |= {
+                "word_index": indices,
+                "tokens": tokens,
+                "distances": where,
+                "state": "carried" if options.carried else "reset",
+            }
             print(json.dumps(record, ensure_ascii=False))
             continue
         if number == 1:
             print(f"gatedrnn: {STATES[not options.carried]}", file=sys.stderr)
             print(*COLUMNS, sep="\t")
         shown = [("" if d is None else f"{d:.6f}", int(sure)) for d, sure in zip(where, known, strict=True)]
-        for index, (word, token, value, (d, sure)) in enumerate(zip(words, tokens, values, shown, strict=True), 1):
-            print(number, index, word, " ".join(token), f"{value:.6f}", d, sure, sep="\t")
+        for index, word, token, value, (d, sure) in zip(indices, words, tokens, values, shown, strict=True):
+            text = " ".join(token).replace("\t", "\\t")
+            print(number, index, word, text, f"{value:.6f}", d, sure, sep="\t")
     if foreign and run.vocabulary.level == "word" and options.mapping is None and not options.json:
         told = "looked up as written; --mapping number tries lower case and N for numbers too"
         print(f"gatedrnn: {foreign} of {read} words are unknown, {told}", file=sys.stderr)
@@ -74,23 +80,24 @@ def _distances(run: Run, lines: Iterator[Aligned], options: Any) -> Iterator[lis
         yield next(readings).distances[layer] if line.ids else None
 
 
-Rows = list[tuple[str, list[str], float, float | None]]
-"""Word, its tokens, bits, distance."""
+Rows = list[tuple[int, str, list[str], float, float | None]]
+"""Number of a word, the word, its tokens, bits, distance."""
 
 
 def _token_rows(run: Run, line: Aligned, bits: list[float], far: list[float] | None) -> Rows:
     tokens, where = run.vocabulary.decode(line.ids), far or [None] * len(line.ids)
     rows: Rows = [
-        (line.words[owner] if line.words else token, [token], value, d)
+        (owner + 1, line.words[owner] if line.words else token, [token], value, d)
         for token, owner, value, d in zip(tokens, line.owners, bits, where, strict=False)
     ]
-    return [*rows, (EOS, [EOS], bits[-1], None)]
+    return [*rows, (len(line.words) + 1, EOS, [EOS], bits[-1], None)]
 
 
 def _word_rows(run: Run, line: Aligned, bits: list[float], far: list[float] | None) -> Rows:
     """Bits of a word's tokens are summed; its distance is its first token's, since the cut lies before it."""
-    rows: Rows = [(word, [], 0.0, None) for word in line.words]
-    for (_, tokens, value, d), owner in zip(_token_rows(run, line, bits, far)[:-1], line.owners, strict=True):
-        word, before, total, first = rows[owner]
-        rows[owner] = (word, [*before, *tokens], total + value, first if before else d)
-    return [*rows, (EOS, [EOS], bits[-1], None)]
+    *each, end = _token_rows(run, line, bits, far)
+    rows: Rows = [(k, word, [], 0.0, None) for k, word in enumerate(line.words, 1)]
+    for k, word, tokens, value, d in each:
+        _, _, before, total, first = rows[k - 1]
+        rows[k - 1] = (k, word, [*before, *tokens], total + value, first if before else d)
+    return [*rows, end]

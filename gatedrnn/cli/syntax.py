@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import CONSTRUCTIONS, MinimalPair, agreement_pairs, read_pairs
-from gatedrnn.training.run import load_run
+from gatedrnn.training.run import load_runs
 
 GRAMMAR = "grammar"
 _PAIRS = 200  # of each construction of the grammar
@@ -20,9 +20,7 @@ _PAIRS = 200  # of each construction of the grammar
 
 def eval_syntax(options: Any) -> None:
     """`gatedrnn eval-syntax`."""
-    if len(set(options.run)) < len(options.run):
-        raise ArgumentError("eval-syntax", "needs different runs", " ".join(options.run), "Name each RUN once")
-    runs = [load_run(folder) for folder in options.run]
+    runs = load_runs(options.run)
     pairs = list(_own() if options.pairs == GRAMMAR else read_pairs(options.pairs))
     found = {name: _judged(run, pairs, options) for name, run in zip(options.run, runs, strict=True)}
     how = {"unknown": options.unknown, "method": options.method, "append": options.append}
@@ -65,17 +63,17 @@ def _own() -> Iterable[MinimalPair]:
 def _print_table(found: dict[str, dict[str, Any]], options: Any) -> None:
     names = [Path(name).name for name in found]
     titles = names if len(set(names)) == len(names) else list(found)
-    table = Table(title=f"share of pairs judged right, in percent ({_how(found, options)})")
+    table = Table(title=f"share of pairs judged right, in percent ({escape(_how(found, options))})")
     table.add_column("phenomenon", overflow="fold")
     for name in titles if len(found) > 1 else ["accuracy"]:
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(escape(name), justify="right", overflow="fold")
     for name in ("pairs", "skipped", "identical"):
         table.add_column(name, justify="right")
     first, *_ = found.values()
     for name in first["phenomena"]:
         each = [one["phenomena"][name] for one in found.values()]
         counts = [_counts(each, key) for key in ("pairs", "skipped", "identical")]
-        table.add_row(name, *(_percent(judged["accuracy"]) for judged in each), *counts)
+        table.add_row(escape(name), *(_percent(judged["accuracy"]) for judged in each), *counts)
     table.add_row("mean of the phenomena", *(_percent(one["macro_accuracy"]) for one in found.values()), "", "", "")
     Console(width=max(Console().width, 120)).print(table)
 
@@ -91,9 +89,8 @@ def _report(folder: Path, record: dict[str, Any], found: dict[str, dict[str, Any
     from gatedrnn.plots.evaluations import write_syntax_report
 
     name = "the built-in grammar" if options.pairs == GRAMMAR else Path(options.pairs).name
-    command = " ".join(["gatedrnn eval-syntax", *options.run, "--pairs", options.pairs])
     about = {"how": f"Share of pairs whose grammatical sentence is the more probable one: {_how(found, options)}."}
-    write_syntax_report(folder, found, about | {"pairs": name, "command": command})
+    write_syntax_report(folder, found, about | {"pairs": name, "command": options.said})
     write_json(folder / "results.json", record)
 
 

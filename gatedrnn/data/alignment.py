@@ -29,6 +29,8 @@ def align(vocabulary: Vocabulary, line: str, mapping: str = "exact") -> Aligned:
     A token belongs to the word that holds its last visible character; white space alone to the word that follows it, at the
     end of the line to the last one. So subwords that begin with their space, and those that do not, sum to the same words.
 
+    A line of white space alone has tokens, and no word for them.
+
     Args: mapping: how words are looked up, as in `Vocabulary.encode_foreign`; of no use at other levels.
     Raises: ArgumentError: unknown mapping.
     """

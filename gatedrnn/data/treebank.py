@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from nltk.tree import Tree
@@ -12,52 +13,74 @@ from gatedrnn.data.text import read_lines
 _CONLLU = re.compile(r"#|\d+(-\d+)?\t")
 
 
+Lines = list[tuple[int, str]]
+
+
 def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> Iterator[Tree]:
     """Trees of a file in Penn bracketing, on one line or several; `.gz` and "-" as in `read_lines`.
 
     Args:
-        skipped: where errors of single trees go, each with its line, instead of being raised; the other trees on the lines of a
-            bad one go with it. A tree that does not close ends before the next line that starts with a bracket.
+        skipped: where errors of bad trees go, each with its line, instead of being raised. What follows a bad tree is found by
+            indentation: the next line that begins as the file's first one does, with a bracket, begins a tree, unless in this
+            file such lines stand inside trees.
 
     Raises: DataError: unbalanced brackets, text outside them or a tree without a word (each with its line); no tree at all;
         CoNLL-U; or as `read_lines`.
     """
-    block: list[tuple[int, str]] = []  # lines from where no bracket is open to where none is open again
-    depth = count = seen = 0
-    for number, line in read_lines(path):
-        if not seen and line.strip():
-            seen = 1
-            _no_conllu(path, number, line)
-        if skipped is not None and depth and line.startswith("("):
-            list(_kept(_trees(path, block), skipped))
-            block, depth = [], 0
-        block.append((number, line))
-        depth += line.count("(") - line.count(")")
-        if depth <= 0:
-            for tree in _kept(_trees(path, block), skipped):
+    count, inside = 0, False
+    for block, starts in _blocks(path):
+        if skipped is None:
+            for tree in _trees(path, block):
                 count += 1
                 yield tree
-            block, depth = [], 0
-    for tree in _kept(_trees(path, block), skipped):
-        count += 1
-        yield tree
+            continue
+        parts = [block]
+        try:
+            list(_trees(path, block))
+            inside = inside or len(starts) > 1
+        except DataError:
+            if not inside:
+                parts = [block[a:b] for a, b in pairwise([*starts, len(block)])]
+        for part in parts:
+            try:
+                trees = list(_trees(path, part))
+            except DataError as error:
+                skipped.append(error)
+                continue
+            count += len(trees)
+            yield from trees
     if not count:
-        got = f"{len(skipped)} bad trees, the first: {skipped[0]}" if skipped else "an empty treebank"
-        raise DataError(str(path), "must hold at least one tree", got, "Check the file")
+        got = f"{len(skipped)} bad ones" if skipped else "an empty treebank"
+        raise DataError(
+            str(path), "must hold at least one tree", got, f"The first: {skipped[0]}" if skipped else "Check the file"
+        )
 
 
-def _kept(trees: Iterator[Tree], skipped: list[DataError] | None) -> Iterator[Tree]:
-    """The trees; none of them if one is bad and errors are kept."""
-    if skipped is None:
-        yield from trees
-        return
-    try:
-        yield from list(trees)
-    except DataError as error:
-        skipped.append(error)
+def _blocks(path: Path | str) -> Iterator[tuple[Lines, list[int]]]:
+    """Lines from one that may begin a tree, where no bracket is open, to the next; and where in a block such lines are."""
+    block: Lines = []
+    starts: list[int] = []
+    depth, indent = 0, None
+    for number, line in read_lines(path):
+        text = line.lstrip()
+        if not text:
+            continue
+        if indent is None:
+            _no_conllu(path, number, line)
+            indent = line[: len(line) - len(text)]
+        flush = line.startswith(indent) and text == line[len(indent) :]
+        if (flush and (text[0] == "(" or depth <= 0)) or not block:
+            if block and depth <= 0:
+                yield block, starts
+                block, starts, depth = [], [], 0
+            starts.append(len(block))
+        block.append((number, line))
+        depth += line.count("(") - line.count(")")
+    if block:
+        yield block, starts
 
 
-def _trees(path: Path | str, lines: list[tuple[int, str]]) -> Iterator[Tree]:
+def _trees(path: Path | str, lines: Lines) -> Iterator[Tree]:
     depth, start, pieces = 0, 0, []
     for number, line in lines:
         begin = 0

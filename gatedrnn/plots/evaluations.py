@@ -54,6 +54,8 @@ def write_parsing_report(
     if sentences:
         below = "the distance at each boundary, and the master gate of every layer, the first run's"
         body += ["<h2>Sentences</h2>", KEY.format(below=below), *map(sentence_card, sentences)]
+    for old in folder.glob("sentence-*.pdf"):
+        old.unlink()
     pictures = {"f1-by-length": figure} | {f"sentence-{k}": draw(one) for k, one in enumerate(sentences, 1)}
     for name, picture in pictures.items():
         write_with(folder / f"{name}.pdf", partial(save, picture, kind="pdf"))
@@ -67,7 +69,10 @@ def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], 
     """
     means = {name: _percent(found["macro_accuracy"]) for name, found in results.items()}
     first, *_ = results.values()
-    body = [f"<p>{escape(about['how'])}</p>", tiles({f"mean accuracy, {name}": f"{v} %" for name, v in means.items()})]
+    body = [
+        f"<p>{escape(about['how'])}</p>",
+        tiles({f"mean accuracy in percent, {name}": v for name, v in means.items()}),
+    ]
     for name, found in results.items():
         rows = [(title, _hundred(judged["accuracy"]), True) for title, judged in found["phenomena"].items()]
         body += [f"<h2>{escape(name)}</h2>", bars(rows, chance=50)]

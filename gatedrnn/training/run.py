@@ -1,7 +1,7 @@
 """A run on disk: config.yaml, model.safetensors, vocabulary.json (and tokenizer.json), metrics.jsonl, the token cache."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,15 @@ def load_run(folder: Path | str) -> Run:
             str(folder / VOCABULARY_FILE), "must be of the model's size", got, "Restore the run's own file"
         )
     return Run(folder, config, LanguageModel.from_pretrained(folder, backend=config.training.backend), vocabulary)
+
+
+def load_runs(folders: Sequence[str]) -> list[Run]:
+    """Several runs. Raises: as `load_run`; ArgumentError: a folder is named twice."""
+    places = [Path(folder).resolve() for folder in folders]
+    twice = [folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]
+    if twice:
+        raise ArgumentError("RUN", "must be different folders", " ".join(twice), "Name each run once")
+    return [load_run(folder) for folder in folders]
 
 
 def check_free(folder: Path) -> None:

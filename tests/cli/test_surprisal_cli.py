@@ -51,7 +51,7 @@ def test_surprisal_gives_a_row_a_word(work, sentences, monkeypatch, source):
 @pytest.mark.parametrize(("carried", "state"), [([], "reset"), (["--carried"], "carried")])
 def test_surprisal_adds_up_to_evaluate(work, carried, state):
     found = records("surprisal", work / "run", work / "text" / "test.txt", *carried)
-    keys = ["words", "surprisal_bits", "unknown", "tokens", "distances", "state"]
+    keys = ["words", "surprisal_bits", "unknown", "word_index", "tokens", "distances", "state"]
     assert all(list(r) == keys and len({len(r[key]) for key in keys[:-1]}) == 1 for r in found)
     assert {r["state"] for r in found} == {state}
     assert all(r["words"][-1] == "<eos>" and r["unknown"][-1] is False and r["distances"][-1] is None for r in found)

@@ -306,13 +306,21 @@ def test_several_runs_are_judged_side_by_side(work, tmp_path, monkeypatch):
         ]
         assert row == [name, *figures]
         assert said[said.index(name) + 1 :][:5] == figures
-    means = [f"{100 * one['macro_accuracy']:.1f} %" for one in alone.values()]
-    assert [text for text in page.texts if text.endswith(" %")] == means
+    means = [f"{100 * one['macro_accuracy']:.1f}" for one in alone.values()]
+    assert [page.texts[page.texts.index(f"mean accuracy in percent, {name}") - 1] for name in alone] == means
 
 
 def test_the_same_run_twice_is_refused(work):
-    line = fails("eval-syntax", work / "run", work / "lstm", work / "run", "--pairs", "grammar")
-    assert f"eval-syntax: needs different runs; got {work / 'run'} {work / 'lstm'} {work / 'run'}" in line
+    line = fails("eval-syntax", work / "run", work / "lstm", f"{work / 'run'}/", "--pairs", "grammar")
+    assert f"RUN: must be different folders; got {work / 'run'} {work / 'run'}/." in line
+    line = fails("eval-parsing", work / "run", work / "run", "--treebank", work / "text" / "test.trees")
+    assert f"RUN: must be different folders; got {work / 'run'} {work / 'run'}." in line
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(work, tmp_path):
+    pair = {"phenomenon": "[/x] [red]a", "good": "the pilot laughs", "bad": "laughs the pilot"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair))
+    assert "[/x] [red]a" in works("eval-syntax", work / "run", "--pairs", tmp_path / "pairs.jsonl")
 
 
 def test_one_prefix_decides_through_the_command(work, tmp_path):

@@ -173,7 +173,7 @@ def test_the_page_of_minimal_pairs_tells_every_run_and_phenomenon(tmp_path):
     assert page.loaded == [] and {"read & judged", "Minimal pairs of a<b>.jsonl", "gatedrnn eval-syntax runs/a"} <= set(
         said
     )
-    assert {"62.5 %", "mean accuracy, runs/a", "– %", "mean accuracy, runs/b"} <= set(said)
+    assert {"62.5", "mean accuracy in percent, runs/a", "–", "mean accuracy in percent, runs/b"} <= set(said)
     rows = said[said.index("All figures") + 1 :]
     assert rows[:6] == ["phenomenon", "runs/a", "runs/b", "pairs", "skipped", "identical"]
     assert rows[6:12] == ["<i>agreement", "62.5", "75.0", "1,600 / 1,500", "3", "0 / 100"]

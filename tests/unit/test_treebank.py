@@ -148,6 +148,24 @@ def test_bad_trees_are_named_by_line_and_all_others_read(tmp_path, kind, places,
         list(read_treebank(path))
 
 
+UNINDENTED = "(S\n(NP (DT the) (NN pilot))\n(VP (VBZ laughs)))\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "lines"),
+    [
+        (UNINDENTED + "(S (NN a) (NN b))", ["pilot", "b"], []),
+        (UNINDENTED * 2 + "(S\n(NN x)\n" + UNINDENTED, ["pilot", "pilot"], [7]),
+        ("(S\n  (NP (DT the) (NN pilot)))\n  (VP (VBZ laughs)))\n(S (NN a) (NN b))", ["b"], [3]),
+        (" (S (NN a)\n   (NN b))\n (S (NN c)\n (S (NN e) (NN f))", ["b", "f"], [3]),
+    ],
+)
+def test_fragments_of_a_tree_are_no_trees(tmp_path, text, found, lines):
+    (tmp_path / "a.trees").write_text(text)
+    words, errors = skipping(tmp_path / "a.trees")
+    assert words == found and [int(error.split("a.trees:")[1].split(":")[0]) for error in errors] == lines
+
+
 def test_a_treebank_without_a_bad_tree_skips_none(tmp_path):
     for indented in (False, True):
         (tmp_path / "a.trees").write_text("\n\n".join(tree_with(word, indented) for word in WORDS) + "\n")
@@ -158,7 +176,7 @@ def test_a_treebank_of_bad_trees_alone_is_refused(tmp_path):
     (tmp_path / "a.trees").write_text("the cat\n(S (NN x)\n(S)\n")
     skipped = []
     with pytest.raises(
-        DataError, match=r"must hold at least one tree; got 3 bad trees, the first: .*a\.trees:1: must hold"
+        DataError, match=r"must hold at least one tree; got 3 bad ones\. The first: .*a\.trees:1: must hold"
     ):
         list(read_treebank(tmp_path / "a.trees", skipped))
     assert len(skipped) == 3

@@ -105,7 +105,9 @@ def by_length(
         limit = min(high or sys.maxsize, max_words or sys.maxsize)
         if any(low <= len(tree) <= limit for tree in gold):
             name = f"{low}–{high}" if high else f"{low}+"
-            found[name] = evaluate_parsing(gold, predicted, min_words=low, max_words=limit, baselines=baselines)
+            found[name] = evaluate_parsing(
+                gold, predicted, min_words=low, max_words=limit if limit < sys.maxsize else None, baselines=baselines
+            )
     return found
 
 

@@ -7,10 +7,11 @@ from itertools import tee
 
 from nltk.tree import Tree
 
-from gatedrnn.data import EOS, Vocabulary
+from gatedrnn.core.checks import one_of
+from gatedrnn.data import EOS, MAPPINGS, Vocabulary
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.parsing.distances import Layer, default_layer, read_sentences
-from gatedrnn.trees import Span, brackets, distances_to_spans, spans_to_tree
+from gatedrnn.trees import ALGORITHMS, Span, brackets, distances_to_spans, spans_to_tree
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ def parse_sentences(
     """
     vocabulary.require_words("parse")
     chosen = default_layer(model) if layer is None else layer
-    distances_to_spans([0.0], algorithm)
+    one_of("distances_to_spans.algorithm", algorithm, ALGORITHMS)
+    one_of("mapping", mapping, MAPPINGS)
     words, again = tee(sentences)
     ids = (vocabulary.encode_foreign(sentence, mapping) for sentence in again)
     readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate)
