@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gatedrnn.cells import CELLS
+from gatedrnn.cli.compression import compress  # noqa: F401 - a command, found here by name
 from gatedrnn.cli.gates import gates  # noqa: F401 - a command, found here by name
 from gatedrnn.cli.parsing import eval_parsing, parse  # noqa: F401 - commands, found here by name
 from gatedrnn.cli.surprisal import surprisal  # noqa: F401 - likewise

@@ -192,6 +192,28 @@ def _gates(parser: ArgumentParser) -> None:
     _mapping_option(parser, "[the run's], in --sentence")
 
 
+def _compress(parser: ArgumentParser) -> None:
+    from gatedrnn.studies.compression import METHODS, WEIGHTS
+
+    parser.add_argument("run", metavar="RUN", nargs="+", type=str, help="folder of a trained run; several with --table")
+    parser.add_argument("--method", choices=METHODS, help="what is done to the weights")
+    told = "comma-separated [input,forget by round, clip, svd and binary; every row by int8, int4 and bf16]"
+    parser.add_argument("--gates", metavar="NAMES", type=str | None, help=told)
+    parser.add_argument(
+        "--weights", choices=WEIGHTS, help="recurrent: those of the layers; all: embedding and decoder too"
+    )
+    parser.add_argument("--step", type=float, default=0.2, help="of round and clip")
+    parser.add_argument("--clip", type=float, default=0.4, help="largest weight of clip")
+    parser.add_argument("--rank", type=int | None, help="of svd [128 of 1,150 units, in proportion]")
+    parser.add_argument(
+        "--data", metavar="FILE", type=str | None, help="text to measure on [the run's validation text]"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", type=str | None, help="the compressed run; with --table, for table.md and .json"
+    )
+    parser.add_argument("--table", action="store_true", help="the published table: round, round & clip, SVD, SVD+")
+
+
 def _bench(parser: ArgumentParser) -> None:
     from gatedrnn.studies.speed import SHAPES
 
@@ -231,6 +253,10 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "parse": (_parse, "one bracketed tree a line"),
     "eval-parsing": (_eval_parsing, "F1 of a run's trees by every protocol, beside baselines"),
     "eval-syntax": (_eval_syntax, "accuracy on minimal pairs, grammatical against ungrammatical, by phenomenon"),
+    "compress": (
+        _compress,
+        "a run in a small form, with bytes, perplexity and speed before and after; or a table of schemes",
+    ),
     "gates": (_gates, "what gates do: histograms, averages by word, update frequency, split points; figures and JSON"),
     "bench": (_bench, "speed and memory of the layers beside torch.nn and the bound of their products, checked first"),
     "explain": (_explain, "where each hop of a cell's computation lives, and which backend runs it"),

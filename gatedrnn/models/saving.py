@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from gatedrnn.core.config import from_dict, to_dict
-from gatedrnn.core.errors import CheckpointError, DataError
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, read_yaml, write_with, write_yaml
 from gatedrnn.models.config import LanguageModelConfig
+from gatedrnn.models.forms import expand
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
@@ -22,12 +23,17 @@ def save(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, 
 
 def save_weights(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor]) -> None:
     """Write `model.safetensors`, atomically; a tied decoder is stored once. Raises: DataError: it cannot be written."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     kept = {
         k: v.detach().contiguous().cpu() for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")
     }
+    save_tensors(folder, kept)
+
+
+def save_tensors(folder: Path | str, kept: dict[str, Tensor]) -> None:
+    """Write tensors as `model.safetensors`, atomically. Raises: DataError: it cannot be written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     path = Path(folder) / WEIGHTS_FILE
     try:
         write_with(path, lambda temporary: save_file(kept, temporary))
@@ -65,6 +71,10 @@ def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Modu
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
     own, rule = model.state_dict(), "must hold the weights that config.yaml describes"
+    try:
+        saved = expand(saved, {name: value.shape for name, value in own.items()})
+    except ArgumentError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     if config.tied and "decoder.weight" not in saved and "embedding.weight" in saved:
         saved["decoder.weight"] = saved["embedding.weight"]
     if saved.keys() != own.keys():

@@ -1,0 +1,188 @@
+"""`gatedrnn compress`: a run in a small form, and what that costs; or the table of all published schemes."""
+
+import json
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
+from gatedrnn.core.files import write_json, write_text
+from gatedrnn.data import Corpus, find_splits
+from gatedrnn.data.vocabulary import TOKENIZER_FILE
+from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_tensors
+from gatedrnn.studies.compression import Scheme, compressed, published
+from gatedrnn.training.run import VOCABULARY_FILE, Run, check_free, load_run, load_runs
+
+COMPRESSION_FILE = "compression.json"
+_TIMED_TOKENS = {1: 2_000, 64: 60_000}
+"""Tokens read to measure the speed, by batch size."""
+
+
+def compress(options: Any) -> None:
+    """`gatedrnn compress`."""
+    if options.table:
+        _table(options)
+        return
+    if len(options.run) != 1 or options.method is None or options.out is None:
+        got = f"{len(options.run)} runs, --method {options.method}, --out {options.out}"
+        raise ArgumentError(
+            "compress", "needs one RUN, --method and --out, or --table", got, "Try --method int8 --out DIR"
+        )
+    scheme = _scheme(options)
+    folder, out = Path(options.run[0]), Path(options.out)
+    run = load_run(folder)
+    tokens = _tokens(run, options)
+    check_free(out)
+    with Console(stderr=True, quiet=options.json).status(f"compressing {folder}"):
+        before = _measured(run, folder, tokens)
+        _write(run, folder, out, scheme)
+        try:
+            after = _measured(load_run(out), out, tokens)
+        except GatedRNNError:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
+    record: dict[str, Any] = {f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))}
+    write_json(out / COMPRESSION_FILE, {"method": options.method, "from": str(folder), **record})
+    if options.json:
+        print(json.dumps(record))
+        return
+    share = 100 * record["bytes_after"] / record["bytes_before"]
+    print(f"{record['bytes_before']:,} → {record['bytes_after']:,} bytes ({share:.1f} %)")
+    if tokens is not None:
+        change = 100 * (record["perplexity_after"] / record["perplexity_before"] - 1)
+        print(f"perplexity {record['perplexity_before']:.2f} → {record['perplexity_after']:.2f} ({change:+.2f} %)")
+    print(f"the compressed run is in {out}")
+
+
+def _scheme(options: Any) -> Scheme:
+    gates = None if options.gates is None else tuple(name.strip() for name in options.gates.split(","))
+    return Scheme(options.method, gates, options.weights, options.step, options.clip, options.rank)
+
+
+def _tokens(run: Run, options: Any) -> np.ndarray | None:
+    """Tokens of --data, else of the run's own validation text, None where that is gone."""
+    path = options.data
+    if path is None:
+        try:
+            path = find_splits(run.config.data.folder or run.folder / "text")["valid"]
+        except DataError:
+            return None
+    return Corpus({"text": Path(path)}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
+
+
+def _write(run: Run, folder: Path, out: Path, scheme: Scheme) -> None:
+    """A run's folder with its weights in a small form; the weights last, so that a run is whole or none."""
+    kept = compressed(run.model, scheme)
+    for name in (CONFIG_FILE, VOCABULARY_FILE, TOKENIZER_FILE):
+        if (folder / name).exists():
+            write_text(out / name, (folder / name).read_text(encoding="utf-8"))
+    save_tensors(out, kept)
+
+
+def _measured(run: Run, folder: Path, tokens: np.ndarray | None) -> dict[str, Any]:
+    """Size of the weights' file; perplexity and tokens a second (64 side by side) where there is a text."""
+    size = (folder / WEIGHTS_FILE).stat().st_size
+    if tokens is None:
+        return {"bytes": size, "perplexity": None, "tokens_per_second": None}
+    return {"bytes": size, "perplexity": _perplexity(run, tokens), "tokens_per_second": _speed(run, tokens, 64)}
+
+
+def _perplexity(run: Run, tokens: np.ndarray) -> float:
+    from gatedrnn.training.evaluation import evaluate
+
+    found = evaluate(run.model, tokens, run.vocabulary, batch_size=min(20, len(tokens))).perplexity
+    return found if math.isfinite(found) else math.inf
+
+
+def _speed(run: Run, tokens: np.ndarray, batch_size: int) -> float:
+    """Tokens a second of a second reading: the first one compiles and packs."""
+    from gatedrnn.training.evaluation import evaluate
+
+    part, size = tokens[: _TIMED_TOKENS[batch_size]], min(batch_size, len(tokens))
+    began = 0.0
+    for _ in range(2):
+        began = time.perf_counter()
+        evaluate(run.model, part, run.vocabulary, batch_size=size)
+    return len(part) / (time.perf_counter() - began)
+
+
+def _table(options: Any) -> None:
+    """Every published scheme for every run."""
+    if options.method is not None:
+        raise ArgumentError("compress", "takes --method or --table", f"--method {options.method}", "Drop one of them")
+    rows = [row for run in load_runs(options.run) for row in _rows(run, options)]
+    if options.out:
+        write_json(Path(options.out) / "table.json", rows)
+        write_text(Path(options.out) / "table.md", _markdown(rows))
+    if options.json:
+        print(json.dumps(rows))
+        return
+    table = Table(title="compression of input and forget gates' weights")
+    for name in _COLUMNS:
+        table.add_column(name, overflow="fold", justify="left" if name in ("run", "scheme") else "right")
+    for row in rows:
+        table.add_row(*map(escape, _cells(row)))
+    Console(width=max(Console().width, 110)).print(table)
+
+
+def _rows(run: Run, options: Any) -> Iterator[dict[str, Any]]:
+    tokens = _tokens(run, options)
+    if tokens is None:
+        raise ArgumentError(
+            "compress --table", "needs a text", "no --data, and the run's own is gone", "Add --data FILE"
+        )
+    hidden = max(run.config.model.hidden_sizes)
+    schemes: dict[str, Scheme | None] = {"original": None} | published(hidden)
+    first = 0.0
+    for name, scheme in schemes.items():
+        with (
+            Console(stderr=True, quiet=options.json).status(f"{run.folder}: {name}"),
+            _copy(run, scheme) as (copy, folder),
+        ):
+            perplexity = _perplexity(copy, tokens)
+            first = first or perplexity
+            rank = f" (rank {scheme.rank})" if scheme and scheme.rank else ""
+            yield {
+                "run": run.folder.name,
+                "scheme": name + rank,
+                "perplexity": perplexity,
+                "change_percent": 100 * (perplexity / first - 1),
+                "bytes": (folder / WEIGHTS_FILE).stat().st_size,
+                "tokens_per_second_1": _speed(copy, tokens, 1),
+                "tokens_per_second_64": _speed(copy, tokens, 64),
+            }
+
+
+@contextmanager
+def _copy(run: Run, scheme: Scheme | None) -> Iterator[tuple[Run, Path]]:
+    """A run under a scheme, in a folder of its own while it is needed; the run itself for None."""
+    if scheme is None:
+        yield run, run.folder
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        _write(run, run.folder, Path(folder), scheme)
+        yield load_run(folder), Path(folder)
+
+
+_COLUMNS = ("run", "scheme", "perplexity", "change", "bytes", "tokens/s, B = 1", "tokens/s, B = 64")
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    speeds = [f"{row[f'tokens_per_second_{size}']:,.0f}" for size in (1, 64)]
+    change = f"{row['change_percent']:+.2f} %"
+    return [row["run"], row["scheme"], f"{row['perplexity']:.2f}", change, f"{row['bytes']:,}", *speeds]
+
+
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    head = [f"| {' | '.join(_COLUMNS)} |", "|---|---|--:|--:|--:|--:|--:|"]
+    return "\n".join([*head, *(f"| {' | '.join(_cells(row))} |" for row in rows)]) + "\n"

@@ -1,0 +1,143 @@
+"""What is done to which rows of which weights.
+
+Equations: Li et al. 2018, sec. 4.3: round, w → r·round(w / r); round & clip, w clipped to [−c, c] first; SVD, each gate's weight
+at a low rank; SVD+ at half that rank. Departs: the small form is what is stored, not a dense matrix with small content.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from gatedrnn.cells import Spec
+from gatedrnn.core.checks import one_of, positive_int, positive_number
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.models import LanguageModel
+from gatedrnn.models.forms import SMALL, grid, key, low_rank
+
+METHODS = ("round", "clip", "svd", "int8", "int4", "bf16", "binary")
+WEIGHTS = ("recurrent", "all")
+_PUBLISHED_GATES = ("input", "forget")
+_PUBLISHED_RANK = 128 / 1150  # of the hidden size
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One compression.
+
+    Args:
+        method: round (to multiples of `step`), clip (to [−clip, clip], then round), svd (two factors of `rank`), int8 or int4
+            (a scale a row), bf16, or binary (signs and a scale a row).
+        gates: whose rows: names as `input` or `input_gate`; None for input and forget gate by round, clip, svd and binary, as
+            published, and for every row by int8, int4 and bf16.
+        weights: recurrent (W and U of every layer) or all (embedding and decoder too); None for all where every row is concerned.
+        step: r.
+        clip: c.
+        rank: None for 128 of 1,150 units, in proportion.
+
+    Raises: ArgumentError: an unknown method, or a value out of range.
+    """
+
+    method: str
+    gates: tuple[str, ...] | None = None
+    weights: str | None = None
+    step: float = 0.2
+    clip: float = 0.4
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        one_of("compress.method", self.method, METHODS)
+        positive_number("compress.step", self.step)
+        positive_number("compress.clip", self.clip)
+        if self.rank is not None:
+            positive_int("compress.rank", self.rank)
+        if self.weights is not None:
+            one_of("compress.weights", self.weights, WEIGHTS)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row is concerned."""
+        return self.gates is None and self.method in ("int8", "int4", "bf16")
+
+
+def published(hidden_size: int) -> dict[str, Scheme]:
+    """The four columns of the published table, with ranks in proportion to the hidden size."""
+    rank = max(2, round(_PUBLISHED_RANK * hidden_size))
+    svd = Scheme("svd", rank=rank)
+    return {
+        "round": Scheme("round"),
+        "round & clip": Scheme("clip"),
+        "SVD": svd,
+        "SVD+": replace(svd, rank=max(1, rank // 2)),
+    }
+
+
+def compressed(model: LanguageModel, scheme: Scheme) -> dict[str, Tensor]:
+    """What is stored of the model: small forms of the weights concerned, everything else in float32.
+
+    Raises: ArgumentError: a gate that the cell lacks (names those it has), or a rank as high as a weight's.
+    """
+    saved: dict[str, Tensor] = {}
+    concerned = dict(_weights(model, scheme))
+    for name, value in model.state_dict().items():
+        if model.config.tied and name == "decoder.weight":
+            continue
+        if name not in concerned:
+            saved[name] = value
+            continue
+        for first, last, small in concerned[name]:
+            form, parts = (
+                _small(value[first:last].float(), name, scheme) if small else ("float32", {"values": value[first:last]})
+            )
+            saved |= {key(name, first, last, form, part): tensor.contiguous() for part, tensor in parts.items()}
+    return saved
+
+
+Blocks = list[tuple[int, int, bool]]
+"""First row, last + 1, and whether these rows are concerned."""
+
+
+def _weights(model: LanguageModel, scheme: Scheme) -> Iterator[tuple[str, Blocks]]:
+    for k, layer in enumerate(model.layers):
+        held: Any = layer
+        blocks = _blocks(held.spec, scheme)
+        for weight in ("weight_ih_l0", "weight_hh_l0"):
+            yield f"layers.{k}.{weight}", blocks
+    if (scheme.weights or ("all" if scheme.whole else "recurrent")) == "all":
+        for name in ("embedding.weight", "decoder.weight"):
+            yield name, [(0, model.embedding.num_embeddings, True)]
+
+
+def _blocks(spec: Spec, scheme: Scheme) -> Blocks:
+    names = [gate.name for gate in spec.gates]
+    wanted = names if scheme.whole else [_gate(name, names) for name in scheme.gates or _PUBLISHED_GATES]
+    blocks, start = [], 0
+    for gate in spec.gates:
+        blocks.append((start, start + gate.rows, gate.name in wanted))
+        start += gate.rows
+    return blocks
+
+
+def _gate(name: str, names: list[str]) -> str:
+    found = [full for full in names if full in (name, f"{name}_gate")]
+    if not found:
+        raise ArgumentError(
+            "compress.gates", f"must be gates of the cell: {', '.join(names)}", repr(name), "Name some of them"
+        )
+    return found[0]
+
+
+def _small(matrix: Tensor, name: str, scheme: Scheme) -> tuple[str, dict[str, Tensor]]:
+    if scheme.method == "round":
+        return grid(matrix, scheme.step)
+    if scheme.method == "clip":
+        return grid(matrix.clamp(-scheme.clip, scheme.clip), scheme.step)
+    if scheme.method != "svd":
+        return scheme.method, SMALL[scheme.method](matrix)
+    most = min(matrix.shape)
+    rank = max(2, round(_PUBLISHED_RANK * most)) if scheme.rank is None else scheme.rank
+    if rank >= most:
+        got = f"rank={rank} for {name}, {matrix.shape[0]} rows of {matrix.shape[1]}"
+        raise ArgumentError("compress.rank", f"must be below {most}", got, f"Try {max(1, most // 8)}")
+    return low_rank(matrix, rank)

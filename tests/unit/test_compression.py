@@ -1,0 +1,160 @@
+"""Small forms against the matrices they stand for, schemes against the equations by hand, files that do not fit."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.models.forms import FORMS, SMALL, expand, grid, low_rank
+from gatedrnn.models.saving import WEIGHTS_FILE, save, save_tensors
+from gatedrnn.studies.compression import METHODS, Scheme, compressed, published
+
+SHAPES = [(1, 1), (3, 7), (8, 8), (5, 16), (12, 33)]
+
+
+def matrix(rows, columns, seed=0, size=1.0):
+    return size * torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("form", "largest", "bits"), [("int8", 127, 8), ("int4", 7, 4)])
+def test_whole_codes_lie_within_half_a_step_of_each_value(shape, form, largest, bits):
+    w = matrix(*shape)
+    w[0] = 0  # a row of zeros
+    parts = SMALL[form](w)
+    found = FORMS[form](parts, shape[1])
+    step = w.abs().amax(1, keepdim=True) / largest
+    assert ((found - w).abs() <= step / 2 + 1e-7).all() and found.dtype == torch.float32
+    assert parts["codes"].nbytes == shape[0] * math.ceil(shape[1] * bits / 8)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_binary_is_signs_times_the_mean_size(shape):
+    w = matrix(*shape)
+    parts = SMALL["binary"](w)
+    np.testing.assert_allclose(FORMS["binary"](parts, shape[1]), np.sign(w) * w.abs().mean(1, keepdim=True), rtol=1e-6)
+    assert parts["bits"].nbytes == shape[0] * math.ceil(shape[1] / 8)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("step", "form"), [(0.8, "grid4"), (0.05, "grid8"), (0.001, "float32")])
+def test_a_grid_holds_the_rounded_matrix_in_the_fewest_bits(shape, step, form):
+    w = matrix(*shape).clamp(-5, 5)
+    w[0, 0] = 5.0
+    name, parts = grid(w, step)
+    assert name == form
+    torch.testing.assert_close(FORMS[name](parts, shape[1]), step * torch.round(w / step))
+
+
+def test_factors_are_the_nearest_matrix_of_their_rank():
+    w = matrix(12, 33)
+    name, parts = low_rank(w, 4)
+    u, s, v = np.linalg.svd(w.numpy().astype(np.float64), full_matrices=False)
+    np.testing.assert_allclose(FORMS[name](parts, 33), (u[:, :4] * s[:4]) @ v[:4], atol=1e-5)
+    assert parts["left"].shape == (12, 4) and parts["right"].shape == (4, 33)
+    torch.testing.assert_close(FORMS["bf16"](SMALL["bf16"](w), 33), w.bfloat16().float())
+
+
+def make(cell="onlstm", tied=True):
+    torch.manual_seed(0)
+    config = LanguageModelConfig(30, cell=cell, embedding_size=8, hidden_sizes=(12, 8), chunk_size=4, tied=tied)
+    return LanguageModel(config).eval()
+
+
+def loaded(folder, model, kept):
+    save(folder, model.config, model.state_dict())
+    save_tensors(folder, kept)
+    return LanguageModel.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "onlstm", "peephole"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_scheme_changes_its_gates_rows_and_nothing_else(tmp_path, method, cell, tied):
+    model = make(cell, tied)
+    gates = ("update", "reset_gate") if cell == "gru" else ("forget", "input_gate")
+    found = loaded(tmp_path, model, compressed(model, Scheme(method, gates, rank=2))).state_dict()
+    for name, value in model.state_dict().items():
+        if not name.split(".")[-1].startswith("weight_ih") and "weight_hh" not in name:
+            assert torch.equal(found[name], value), name
+            continue
+        start = 0
+        for gate in model.layers[int(name.split(".")[1])].spec.gates:
+            rows = slice(start, start + gate.rows)
+            start += gate.rows
+            same = torch.equal(found[name][rows], value[rows])
+            assert same == (gate.name not in {g if g.endswith("_gate") else f"{g}_gate" for g in gates}), (name, gate)
+    assert (tmp_path / WEIGHTS_FILE).stat().st_size < 30_000
+
+
+@pytest.mark.parametrize(("method", "most"), [("int8", 0.5), ("int4", 0.45), ("bf16", 0.65)])
+def test_whole_models_shrink_and_say_nearly_the_same(tmp_path, method, most):
+    model = make()
+    small = loaded(tmp_path, model, compressed(model, Scheme(method)))
+    before = sum(v.nbytes for name, v in model.state_dict().items() if name != "decoder.weight")
+    assert sum(v.nbytes for v in load_file(tmp_path / WEIGHTS_FILE).values()) < most * before
+    tokens = torch.randint(0, 30, (9, 3))
+    difference = (small(tokens).logits - model(tokens).logits).abs().max()
+    assert 0 < difference < (0.05 if method == "int4" else 0.005)
+
+
+def test_round_and_clip_are_the_papers():
+    w = make().state_dict()["layers.0.weight_hh_l0"][:12]
+    for method, expected in (("round", w), ("clip", w.clamp(-0.4, 0.4))):
+        kept = compressed(make(), Scheme(method, ("input",)))
+        dense = expand(kept, {name: value.shape for name, value in make().state_dict().items()})
+        torch.testing.assert_close(dense["layers.0.weight_hh_l0"][:12], 0.2 * torch.round(expected / 0.2))
+    table = published(1150)
+    assert [scheme.rank for scheme in table.values()] == [None, None, 128, 64]
+    assert list(table) == ["round", "round & clip", "SVD", "SVD+"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "zip"}, r"compress\.method: must be one of round, .*; got 'zip'"),
+        ({"method": "svd", "rank": 0}, r"compress\.rank: must be a positive integer; got 0"),
+        ({"method": "svd", "rank": 8}, r"compress\.rank: must be below 8; got rank=8 for layers\.0\.weight_ih_l0"),
+        ({"method": "round", "step": 0.0}, r"compress\.step: must be a finite number above 0; got 0\.0"),
+        ({"method": "clip", "clip": math.nan}, r"compress\.clip: must be .*; got nan"),
+        (
+            {"method": "round", "gates": ("reset",)},
+            r"compress\.gates: must be gates of the cell: input_gate, .*; got 'reset'",
+        ),
+        ({"method": "int8", "weights": "some"}, r"compress\.weights: must be one of recurrent, all; got 'some'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_choices(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        compressed(make(), Scheme(**options))
+
+
+def damaged(kept, kind):
+    name = next(name for name in kept if name.endswith("int8/codes"))
+    block = name.rsplit("/", 1)[0]
+    if kind == "missing part":
+        del kept[f"{block}/scale"]
+    elif kind == "other size":
+        kept[name] = kept[name][:, :-1].contiguous()
+    elif kind == "missing rows":
+        for part in [part for part in kept if part.startswith(block)]:
+            del kept[part]
+    elif kind == "unknown form":
+        kept[name.replace("int8", "int3")] = kept.pop(name)
+    elif kind == "unknown weight":
+        kept["other.weight/0-30/int8/codes"] = kept[name].clone()
+    return kept
+
+
+@pytest.mark.parametrize("kind", ["missing part", "other size", "missing rows", "unknown form", "unknown weight"])
+def test_a_small_file_that_does_not_fit_is_one_line(tmp_path, kind):
+    model = make()
+    save(tmp_path, model.config, model.state_dict())
+    save_file(damaged(compressed(model, Scheme("int8")), kind), tmp_path / WEIGHTS_FILE)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .*; got ") as error:
+        LanguageModel.from_pretrained(tmp_path)
+    assert "\n" not in str(error.value)
