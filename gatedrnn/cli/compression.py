@@ -51,7 +51,9 @@ def compress(options: Any) -> None:
         except GatedRNNError:
             shutil.rmtree(out, ignore_errors=True)
             raise
-    record: dict[str, Any] = {f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))}
+    record: dict[str, Any] = {
+        f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
+    }
     write_json(out / COMPRESSION_FILE, {"method": options.method, "from": str(folder), **record})
     if options.json:
         print(json.dumps(record))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gatedrnn.core.checks import one_of, positive_int, positive_number
+from gatedrnn.core.checks import one_of, positive_int, positive_number, probability
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError
 from gatedrnn.core.files import read_yaml
@@ -36,6 +36,8 @@ class TrainingConfig:
         schedule: plateau, cosine (to 0 over all epochs, or over the minutes if they end first) or constant.
         plateau_factor: the learning rate is multiplied by it after an epoch that does not improve enough.
         plateau_threshold: the share of the validation loss by which an epoch must improve on the best.
+        final_temperature: what the gates' τ in training comes to, geometrically, over all epochs or the minutes.
+        final_noise_probability: what the gates' p comes to, linearly.
         weight_decay: L2, decoupled for adamw.
         gradient_clip: largest gradient norm, 0 for no clipping.
         activation_penalty: α of AR, on the squared last layer's dropped output.
@@ -68,6 +70,8 @@ class TrainingConfig:
     schedule: str = "plateau"
     plateau_factor: float = 0.5
     plateau_threshold: float = 0.01
+    final_temperature: float | None = None
+    final_noise_probability: float | None = None
     weight_decay: float = 0.0
     gradient_clip: float = 1.0
     activation_penalty: float = 0.0
@@ -92,6 +96,10 @@ class TrainingConfig:
                 positive_int(f"training.{name}", getattr(self, name))
         for name in ("learning_rate", "checkpoint_minutes", *(["minutes"] if self.minutes is not None else [])):
             positive_number(f"training.{name}", getattr(self, name))
+        if self.final_temperature is not None:
+            positive_number("training.final_temperature", self.final_temperature)
+        if self.final_noise_probability is not None:
+            probability("training.final_noise_probability", self.final_noise_probability)
         for name in ("weight_decay", "gradient_clip", "plateau_threshold", "activation_penalty", "temporal_penalty"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):

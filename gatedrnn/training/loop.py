@@ -30,7 +30,7 @@ from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.penalties import penalties
 from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_free, locked, write_run
-from gatedrnn.training.schedule import no_longer_better, plateau, rate, starts_averaging
+from gatedrnn.training.schedule import gates_at, no_longer_better, plateau, rate, starts_averaging
 from gatedrnn.training.state import Progress, check_same, checksum, collect, restore
 
 _EXPLODED_NATS = 100.0
@@ -121,6 +121,7 @@ class Loop:
             text=checksum(corpus["train"]),
             processes=fabric.world_size,
         )
+        self.gates: list[Any] = [layer.gates for layer in self.raw.layers]
         self.average: Average | None = None
         self.states: Any = None
         self.session_began = self.saved_at = time.monotonic()
@@ -218,6 +219,10 @@ class Loop:
         now = rate(main, p.base_rate, p.step, steps * training.epochs, len(whole.inputs_TB), self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now
+        if training.final_temperature is not None or training.final_noise_probability is not None:
+            layers: Any = self.raw.layers
+            for layer, gates in zip(layers, self.gates, strict=True):
+                layer.gates = gates_at(training, gates, p.step, steps * training.epochs, self.spent)
         inputs_TB, targets_TB = (self._tensor(array) for array in (window.inputs_TB, window.targets_TB))
         lengths_B = None if window.lengths_B is None else self._tensor(window.lengths_B)
         states = self.states if training.unit == "stream" else None

@@ -1,7 +1,9 @@
 """What changes over a training: the learning rate, when averaging begins, when to stop."""
 
 import math
+from dataclasses import replace
 
+from gatedrnn.gates import Gates
 from gatedrnn.training.config import TrainingConfig
 
 
@@ -20,6 +22,20 @@ def rate(training: TrainingConfig, base: float, step: int, steps: int, length: i
         done = max(spent, (step - training.warmup_steps) / max(1, steps - training.warmup_steps))
         base *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
     return base * length / training.sequence_length if training.random_lengths else base
+
+
+def gates_at(training: TrainingConfig, gates: Gates, step: int, steps: int, spent: float = 0.0) -> Gates:
+    """The perturbation of one step: τ geometrically, p linearly from those of `gates` to the final ones.
+
+    Args: step, steps, spent: as in `rate`.
+    """
+    done = min(1.0, max(spent, step / max(1, steps - 1)))
+    tau, p = training.final_temperature, training.final_noise_probability
+    return replace(
+        gates,
+        temperature=gates.temperature if tau is None else gates.temperature ** (1 - done) * tau**done,
+        noise_probability=gates.noise_probability if p is None else (1 - done) * gates.noise_probability + done * p,
+    )
 
 
 def plateau(training: TrainingConfig, base: float, loss_nats: float, best_nats: float | None) -> float:

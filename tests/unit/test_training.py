@@ -14,6 +14,7 @@ from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from gatedrnn.data import EOS, UNK, Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.gates import Gates
+from gatedrnn.layers import Recurrent
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.evaluation import evaluate
@@ -165,6 +166,30 @@ def test_clipping_bounds_the_first_step(corpus, tmp_path):
 
     assert moved(0.01) == pytest.approx(0.01, rel=1e-3)
     assert moved(0) > 0.05
+
+
+def test_temperature_and_noise_are_annealed_to_their_last_values(corpus, tmp_path, monkeypatch):
+    seen = []
+    forward = Recurrent.forward
+
+    def watched(self, *arguments, **options):
+        if self.training:
+            seen.append(self.gates)
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(Recurrent, "forward", watched)
+    model = {"cell": "g2lstm"}
+    run(corpus, tmp_path / "a", model=model, final_temperature=0.1, final_noise_probability=1.0)
+    temperatures, chances = [g.temperature for g in seen], [g.noise_probability for g in seen]
+    assert (temperatures[0], chances[0]) == (0.9, 0.2)
+    assert (temperatures[-1], chances[-1]) == pytest.approx((0.1, 1.0))
+    np.testing.assert_allclose(np.diff(np.log(temperatures)), np.log(0.1 / 0.9) / (len(seen) - 1), atol=1e-12)
+    np.testing.assert_allclose(np.diff(chances), 0.8 / (len(seen) - 1), atol=1e-12)
+    seen.clear()
+    run(corpus, tmp_path / "b", model=model, final_temperature=0.1)
+    assert {g.noise_probability for g in seen} == {0.2}
+    assert load_run(tmp_path / "b").model.layers[0].gates.temperature == 0.9
+    assert weights(tmp_path / "a") != weights(tmp_path / "b")
 
 
 def test_the_budget_of_minutes_stops_within_an_epoch(corpus, tmp_path):
@@ -324,6 +349,14 @@ def test_stretches_side_by_side_start_afresh_and_padding_counts_nothing(cell, ba
         ),
         ({"training": {"plateau_threshold": -1}}, r"training\.plateau_threshold: must be .* at least 0; got -1"),
         ({"training": {"plateau_factor": 0}}, r"training\.plateau_factor: must lie in \(0, 1\]; got 0"),
+        (
+            {"training": {"final_temperature": 0}},
+            r"training\.final_temperature: must be a finite number above 0; got 0",
+        ),
+        (
+            {"training": {"final_noise_probability": 2}},
+            r"training\.final_noise_probability: must be a probability .*got 2",
+        ),
         ({"training": {"optimizer": "lion"}}, r"training\.optimizer: must be one of adam, adamw, sgd; got 'lion'"),
         ({"training": {"seed": -1}}, r"training\.seed: must be an integer of at least 0; got -1"),
         ({"data": {"level": "byte"}}, r"data\.level: must be one of word, char, subword; got 'byte'"),
