@@ -115,7 +115,12 @@ def _reading_options(parser: ArgumentParser, several: bool = False) -> None:
         parser.add_argument("--layer", metavar="N", action="append", help=f"repeatable: {told}")
     else:
         parser.add_argument("--layer", metavar="N", type=str | None, help=told)
-    parser.add_argument("--gate", choices=GATES, default=GATES[0], help="whose mean gives the distances")
+    told = "whose mean gives the distances"
+    if several:
+        names = " or ".join(GATES)
+        parser.add_argument("--gate", metavar="NAME", action="append", help=f"repeatable: {names}, {told} [{GATES[0]}]")
+    else:
+        parser.add_argument("--gate", choices=GATES, default=GATES[0], help=told)
     parser.add_argument(
         "--algorithm", choices=ALGORITHMS, default="unbiased", help="biased as published (leans right), or unbiased"
     )

@@ -16,8 +16,8 @@ from gatedrnn.training.run import Run, load_run, load_runs
 from gatedrnn.trees import ALGORITHMS, Gold, gold_tree, sentence_f1
 
 Options = Any
-Voters = dict[tuple[str, Any], Any]
-"""Trees of every gold sentence by run and layer."""
+Voters = dict[tuple[str, Any, str], Any]
+"""Trees of every gold sentence by run, layer and gate."""
 
 _DRAWN = 8  # sentences of a report, of so many words
 _FEWEST, _MOST = 8, 20
@@ -58,8 +58,9 @@ def eval_parsing(options: Options) -> None:
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
     gold = [gold_tree(tree, words) for tree in read_treebank(options.treebank, bad if options.skip_bad else None)]
-    layers, selection = _chosen_layers(runs, words, bad, options)
-    voters = _voters(runs, layers, gold, options)
+    options.gate = list(dict.fromkeys(options.gate or ["master_forget"]))
+    sources, selection = _sources(runs, words, bad, options)
+    voters = _voters(runs, sources, gold, options)
     trees = _agreed(voters, gold)
     baselines = options.baseline or DEFAULT_BASELINES
 
@@ -75,7 +76,7 @@ def eval_parsing(options: Options) -> None:
     record |= {"skipped": [str(error) for error in bad]} if options.skip_bad else {}
     rows = _rows(voters, trees, scored) + [(shown(name), result.scores[name]) for name in baselines]
     if options.out:
-        drawn = list(_drawn(runs[0], next(iter(voters))[1], gold, chosen, options)) if runs else []
+        drawn = list(_drawn(runs[0], *next(iter(voters))[1:], gold, chosen, options)) if runs else []
         write_report(Path(options.out), record, rows, drawn, options)
     if options.json:
         print(json.dumps(record))
@@ -93,17 +94,18 @@ def _same_words(runs: list[Run], named: str | None) -> str:
     return named or own[0]
 
 
-def _chosen_layers(
+def _sources(
     runs: list[Run], words: str, bad: list[DataError], options: Options
-) -> tuple[list[list[Any]], dict[str, Any]]:
-    """Layers of each run, and what a selection by gold trees found."""
+) -> tuple[list[list[tuple[Any, str]]], dict[str, Any]]:
+    """Layers and gates of each run, and what a selection by gold trees found."""
     from gatedrnn.studies.parsing import default_layer, layer_named, layers_by_gold
 
     named = [layer_named(name) for name in options.layer or ()]
     if options.select is None:
         if options.dev is not None:
             raise ArgumentError("--dev", "needs --select", "none", "Add --select layer=auto, or drop --dev")
-        return [named or [default_layer(run.model)] for run in runs], {}
+        layers = [named or [default_layer(run.model)] for run in runs]
+        return [[(layer, gate) for gate in options.gate for layer in own] for own in layers], {}
     if options.select != "layer=auto":
         raise ArgumentError("--select", "must be layer=auto", options.select, "Or name layers by --layer")
     if options.dev is None or named or not runs:
@@ -112,29 +114,33 @@ def _chosen_layers(
             "--select", "needs a RUN, --dev FILE with gold trees, and no --layer", got, "Mend the options"
         )
     dev = [gold_tree(tree, words) for tree in read_treebank(options.dev, bad if options.skip_bad else None)]
-    how = {"algorithm": options.algorithm, "gate": options.gate}
-    found = {
-        str(run.folder): layers_by_gold(run.model, run.vocabulary, dev, mapping=_mapping(run, options), **how)
-        for run in runs
-    }
-    each = {name: {"layer": next(iter(by)), "B": {str(k): v for k, v in by.items()}} for name, by in found.items()}
-    selection = {"treebank": options.dev, "gold_trees_used": True, "runs": each}
-    return [[next(iter(by))] for by in found.values()], {"selection": selection}
+    sources, each = [], {}
+    for run in runs:
+        sources.append([])
+        for gate in options.gate:
+            how = {"gate": gate, "mapping": _mapping(run, options)}
+            by = layers_by_gold(run.model, run.vocabulary, dev, options.algorithm, **how)
+            sources[-1].append((next(iter(by)), gate))
+            name = str(run.folder) if len(options.gate) == 1 else f"{run.folder}, {gate}"
+            each[name] = {"layer": next(iter(by)), "B": {str(layer): value for layer, value in by.items()}}
+    return sources, {"selection": {"treebank": options.dev, "gold_trees_used": True, "runs": each}}
 
 
 def _mapping(run: Run, options: Options) -> str:
     return options.mapping or run.config.data.mapping
 
 
-def _voters(runs: list[Run], layers: list[list[Any]], gold: list[Gold], options: Options) -> Voters:
+def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Gold], options: Options) -> Voters:
     from gatedrnn.studies.parsing import induced_trees, read_gold
 
     found: Voters = {}
-    for run, own in zip(runs, layers, strict=True):
+    for run, own in zip(runs, sources, strict=True):
         with Console(stderr=True, quiet=options.json).status(f"reading {len(gold):,} sentences with {run.folder}"):
-            mapping = _mapping(run, options)
-            readings = read_gold(run.model, run.vocabulary, gold, own, gate=options.gate, mapping=mapping)
-        found |= {(str(run.folder), layer): induced_trees(readings, layer) for layer in own}
+            for gate in options.gate:
+                layers = [layer for layer, of in own if of == gate]
+                how = {"gate": gate, "mapping": _mapping(run, options)}
+                readings = read_gold(run.model, run.vocabulary, gold, layers, **how)
+                found |= {(str(run.folder), layer, gate): induced_trees(readings, layer) for layer in layers}
     return found
 
 
@@ -149,7 +155,8 @@ def _agreed(voters: Voters, gold: list[Gold]) -> Any:
 def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options) -> dict[str, Any]:
     mappings = sorted({_mapping(run, options) for run in runs})
     head: dict[str, Any] = {"sentences": result.sentences, "algorithm": options.algorithm, "layer": None}
-    head |= {"gate": options.gate if runs else None, "max_words": result.max_words, "words": words}
+    gates = options.gate[0] if len(options.gate) == 1 else options.gate
+    head |= {"gate": gates if runs else None, "max_words": result.max_words, "words": words}
     head |= {"mapping": mappings[0] if len(mappings) == 1 else mappings or None, "scores": result.scores}
     if result.intervals:
         head["intervals"] = result.intervals
@@ -161,11 +168,14 @@ def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options
 def _of_voters(voters: Voters, gold: list[Gold], scored: Any, options: Options) -> dict[str, Any]:
     from gatedrnn.studies.parsing import agreements
 
-    layers = [layer for _, layer in voters]
+    layers = [layer for _, layer, _ in voters]
     if len(voters) < 2:
         return {"layer": layers[0] if layers else None}
     own = [scored(trees, options.algorithm).scores["model"] for trees in voters.values()]
-    each = [{"run": run, "layer": layer, "scores": one} for (run, layer), one in zip(voters, own, strict=True)]
+    each = [
+        {"run": run, "layer": layer, "gate": gate, "scores": one}
+        for (run, layer, gate), one in zip(voters, own, strict=True)
+    ]
     return {
         "layer": layers,
         "voters": each,
@@ -175,18 +185,18 @@ def _of_voters(voters: Voters, gold: list[Gold], scored: Any, options: Options) 
 
 def _rows(voters: Voters, trees: Any, scored: Any) -> list[tuple[str, dict[str, float]]]:
     """Rows of the table of scores: each voter, and their consensus, by both algorithms."""
-    several = len({run for run, _ in voters}) > 1
-    rows = [
-        (f"{name if several else 'model'}, layer {layer}, {a}", scored(own, a).scores["model"])
-        for (name, layer), own in voters.items()
-        for a in ALGORITHMS
-    ]
+    several, gates = len({run for run, _, _ in voters}) > 1, {gate for _, _, gate in voters}
+    rows = []
+    for (run, layer, gate), own in voters.items():
+        source = f"layer {layer}" if len(gates) == 1 else f"layer {layer}, {shown(gate)}"
+        name = f"{run if several else 'model'}, {source}"
+        rows += [(f"{name}, {a}", scored(own, a).scores["model"]) for a in ALGORITHMS]
     if len(voters) > 1:
         rows += [(f"consensus of {len(voters)}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
     return rows
 
 
-def _drawn(run: Run, layer: Any, gold: list[Gold], trees: Any, options: Options) -> Iterator[dict[str, Any]]:
+def _drawn(run: Run, layer: Any, gate: str, gold: list[Gold], trees: Any, options: Options) -> Iterator[dict[str, Any]]:
     """The first sentences of a middle length as `run` saw them, with the distances of `layer`: as many as a report draws."""
     from gatedrnn.studies.parsing import read_gold
 
@@ -194,7 +204,7 @@ def _drawn(run: Run, layer: Any, gold: list[Gold], trees: Any, options: Options)
     middle = [k for k, tree in enumerate(gold) if _FEWEST <= len(tree) <= most]
     chosen = (middle or [k for k, tree in enumerate(gold) if 1 < len(tree) <= most])[:_DRAWN]
     shown, every = [gold[k] for k in chosen], range(1, len(run.model.layers) + 1)
-    how = {"gate": options.gate, "mapping": _mapping(run, options)}
+    how = {"gate": gate, "mapping": _mapping(run, options)}
     readings = read_gold(run.model, run.vocabulary, shown, [*every, layer], keep_gates=True, **how)
     for k, tree, reading in zip(chosen, shown, readings, strict=True):
         whole = {tree.whole}

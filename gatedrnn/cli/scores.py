@@ -17,7 +17,8 @@ def how(record: dict[str, Any]) -> str:
     """What was read and chosen, in a sentence."""
     said = f"words that count: rule {record['words']}"
     if record["layer"] is not None:
-        said += f"; looked up by rule {record['mapping']}; distances from the {record['gate'].replace('_', ' ')} gate"
+        gates = shown(" and the ".join([record["gate"]] if isinstance(record["gate"], str) else record["gate"]))
+        said += f"; looked up by rule {record['mapping']}; distances from the {gates} gate"
     selection = record.get("selection", {"runs": {}})
     for name, one in selection["runs"].items():
         found = ", ".join(f"{layer} {value:.1f}" for layer, value in one["B"].items())

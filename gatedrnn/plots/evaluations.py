@@ -128,7 +128,10 @@ def _recall(recall: Mapping[str, Mapping[str, float]]) -> list[str]:
 def _agreement(results: Mapping[str, Any]) -> list[str]:
     if "voters" not in results:
         return []
-    names = [f"{k}: {voter['run']}, layer {voter['layer']}" for k, voter in enumerate(results["voters"], 1)]
+    names = [
+        f"{k}: {voter['run']}, layer {voter['layer']}, {_title(voter['gate'])}"
+        for k, voter in enumerate(results["voters"], 1)
+    ]
     rows = [(name, [f"{v:.1f}" for v in row], False) for name, row in zip(names, results["agreement"], strict=True)]
     columns = ("voter", *(str(k) for k in range(1, len(names) + 1)))
     return [

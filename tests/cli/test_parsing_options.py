@@ -163,7 +163,11 @@ def test_a_run_has_a_page(work, few, tmp_path):
 def test_a_consensus_has_a_page(work, few, tmp_path):
     runs = [work / "run", work / "other"]
     page, found = written(tmp_path / "out", *runs, "--treebank", few, "--max-words", 9)
-    assert {"Agreement of the voters", f"2: {runs[1]}, layer 2", f"{found['agreement'][0][1]:.1f}"} <= set(page.texts)
+    assert {
+        "Agreement of the voters",
+        f"2: {runs[1]}, layer 2, master forget",
+        f"{found['agreement'][0][1]:.1f}",
+    } <= set(page.texts)
     assert {"consensus of 2, biased", "consensus of 2, unbiased"} <= set(page.texts)
     for run in runs:
         (cells,) = rows_of(works("eval-parsing", run, "--treebank", few, "--max-words", 9), "model, layer 2, unbiased")

@@ -196,7 +196,12 @@ def test_several_layers_vote(work, tmp_path):
     assert found["layer"] == [1, 2]
     for voter, layer in zip(found["voters"], (1, 2), strict=True):
         alone = json.loads(works("eval-parsing", work / "run", *treebank, "--layer", layer, "--json"))
-        assert voter == {"run": str(work / "run"), "layer": layer, "scores": alone["scores"]["model"]}
+        assert voter == {
+            "run": str(work / "run"),
+            "layer": layer,
+            "gate": "master_forget",
+            "scores": alone["scores"]["model"],
+        }
         assert "voters" not in alone
     assert found["scores"]["model"]["A"] <= found["scores"]["upper_bound"]["A"]
     table = works(*arguments)
@@ -335,3 +340,21 @@ def test_one_prefix_decides_through_the_command(work, tmp_path):
     ].values()
     wins = [good > bad for good, bad in last]
     assert judged == {"accuracy": sum(wins) / 2, "pairs": 2, "skipped": 2, "identical": 0}
+
+
+def test_gates_vote_as_layers_do(work):
+    treebank = ["--treebank", work / "text" / "test.trees"]
+    both = ["--gate", "master_forget", "--gate", "master_input"]
+    arguments = ["eval-parsing", work / "run", *treebank, "--layer", 1, "--layer", "mean", *both]
+    found = record(*arguments)
+    assert found["gate"] == ["master_forget", "master_input"] and found["layer"] == [1, "mean", 1, "mean"]
+    for voter in found["voters"]:
+        alone = record("eval-parsing", work / "run", *treebank, "--layer", voter["layer"], "--gate", voter["gate"])
+        assert voter["scores"] == alone["scores"]["model"] and alone["gate"] == voter["gate"]
+    table = works(*arguments)
+    assert "model, layer mean, master input, unbiased" in table and "master forget and the master input gate" in table
+    chosen = record("eval-parsing", work / "run", *treebank, *both, "--select", "layer=auto", "--dev", treebank[1])
+    assert len(chosen["voters"]) == 2 and list(chosen["selection"]["runs"]) == [
+        f"{work / 'run'}, {gate}" for gate in both[1::2]
+    ]
+    assert "parsing.gate: must be one of master_forget, master_input" in fails(*arguments[:4], "--gate", "forget")
