@@ -68,7 +68,7 @@ def _print_table(title: str, columns: Sequence[str], rows: list[tuple[str, list[
         table.add_column(name, justify="right")
     for name, cells in rows:
         table.add_row(escape(name), *cells)
-    Console().print(table)
+    Console(width=max(Console().width, 110)).print(table)
 
 
 def _say(text: str) -> None:
