@@ -34,21 +34,17 @@ def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> I
                 count += 1
                 yield tree
             continue
-        parts = [block]
-        try:
-            list(_trees(path, block))
-            inside = inside or len(starts) > 1
-        except DataError:
-            if not inside:
-                parts = [block[a:b] for a, b in pairwise([*starts, len(block)])]
-        for part in parts:
-            try:
-                trees = list(_trees(path, part))
-            except DataError as error:
-                skipped.append(error)
-                continue
-            count += len(trees)
-            yield from trees
+        trees, errors = _whole(path, block)
+        inside = inside or (not errors and len(starts) > 1)
+        if errors and not inside:
+            parts = [_whole(path, block[a:b]) for a, b in pairwise([*starts, len(block)])]
+            trees, errors = (
+                [tree for found, _ in parts for tree in found],
+                [error for _, wrong in parts for error in wrong],
+            )
+        count += len(trees)
+        yield from trees
+        skipped += errors
     if not count:
         got = f"{len(skipped)} bad ones" if skipped else "an empty treebank"
         raise DataError(
@@ -78,6 +74,14 @@ def _blocks(path: Path | str) -> Iterator[tuple[Lines, list[int]]]:
         depth += line.count("(") - line.count(")")
     if block:
         yield block, starts
+
+
+def _whole(path: Path | str, lines: Lines) -> tuple[list[Tree], list[DataError]]:
+    """All trees of these lines, or what is wrong with one of them."""
+    try:
+        return list(_trees(path, lines)), []
+    except DataError as error:
+        return [], [error]
 
 
 def _trees(path: Path | str, lines: Lines) -> Iterator[Tree]:

@@ -29,7 +29,9 @@ def test_example(script: str, expected: str):
 
 def test_draw_sentence(tmp_path: Path):
     sentence = {"words": ["a", "b", "c"], "gold": [["S", [0, 3]]], "induced": [[0, 3], [1, 3]], "f1": 0.0}
-    (tmp_path / "sentences.json").write_text(json.dumps([sentence | {"gates": {"layer 1": [[0, 1], [0.2, 1], [0.5, 1]]}}]))
+    (tmp_path / "sentences.json").write_text(
+        json.dumps([sentence | {"gates": {"layer 1": [[0, 1], [0.2, 1], [0.5, 1]]}}])
+    )
     run("draw_sentence.py", str(tmp_path), str(tmp_path / "picture.png"))
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
