@@ -16,6 +16,7 @@ from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models import saving
 from gatedrnn.models.config import LanguageModelConfig
 from gatedrnn.models.loss import IGNORED, chunked_cross_entropy
+from gatedrnn.sequence.compressed import as_dense, compressed
 
 States = list[State]
 
@@ -157,6 +158,15 @@ class LanguageModel(nn.Module):
             finals.append(state if isinstance(state, tuple) else (state,))
             traces += found[0] if found else []
         return hidden, finals, traces
+
+    def expand(self) -> "LanguageModel":
+        """Make compressed weights dense, in place, so that they can be trained; the model itself."""
+        for name, value in self.state_dict().items():
+            if compressed(value) and not (self.config.tied and name == "decoder.weight"):
+                saving.put_weight(self, name, as_dense(value))
+        if self.config.tied:
+            self.decoder.weight = self.embedding.weight
+        return self
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write `config.yaml` (section model) and `model.safetensors` into `folder`, each atomically."""

@@ -9,7 +9,7 @@ from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, read_yaml, write_with, write_yaml
 from gatedrnn.models.config import LanguageModelConfig
-from gatedrnn.models.forms import expand
+from gatedrnn.sequence.compressed import CompressedWeight, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
@@ -23,18 +23,18 @@ def save(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, 
 
 def save_weights(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor]) -> None:
     """Write `model.safetensors`, atomically; a tied decoder is stored once. Raises: DataError: it cannot be written."""
-    kept = {
-        k: v.detach().contiguous().cpu() for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")
-    }
-    save_tensors(folder, kept)
+    save_tensors(folder, {k: v for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")})
 
 
-def save_tensors(folder: Path | str, kept: dict[str, Tensor]) -> None:
-    """Write tensors as `model.safetensors`, atomically. Raises: DataError: it cannot be written."""
+def save_tensors(folder: Path | str, tensors: dict[str, Tensor]) -> None:
+    """Write tensors as `model.safetensors`, atomically, compressed ones in their small forms. Raises: DataError: it cannot be."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    path = Path(folder) / WEIGHTS_FILE
+    path, kept = Path(folder) / WEIGHTS_FILE, {}
+    for name, tensor in tensors.items():
+        stored = tensor.stored(name) if isinstance(tensor, CompressedWeight) else {name: tensor}
+        kept |= {part: value.detach().contiguous().cpu() for part, value in stored.items()}
     try:
         write_with(path, lambda temporary: save_file(kept, temporary))
     except SafetensorError as error:
@@ -72,7 +72,7 @@ def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Modu
         raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
     own, rule = model.state_dict(), "must hold the weights that config.yaml describes"
     try:
-        saved = expand(saved, {name: value.shape for name, value in own.items()})
+        saved = gather(saved, {name: value.shape for name, value in own.items()})
     except ArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
     if config.tied and "decoder.weight" not in saved and "embedding.weight" in saved:
@@ -86,6 +86,15 @@ def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Modu
         if saved[name].shape != value.shape:
             got = f"{name} of shape {list(saved[name].shape)} in the file and {list(value.shape)} by config.yaml"
             raise CheckpointError(str(path), rule, got, "Restore the run's own file")
-        if not torch.isfinite(saved[name]).all():
+        if not all(torch.isfinite(part).all() for part in stored_parts(saved[name])):
             raise CheckpointError(str(path), "must hold finite weights", f"{name} with NaN or infinity", "Train again")
-    model.load_state_dict(saved)
+    model.load_state_dict({name: value for name, value in saved.items() if not compressed(value)}, strict=False)
+    for name, value in saved.items():
+        if compressed(value):
+            put_weight(model, name, value)
+
+
+def put_weight(model: nn.Module, name: str, value: Tensor) -> None:
+    """Make `value` the parameter `name`; a compressed one has no gradient."""
+    owner, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(owner), leaf, nn.Parameter(value, requires_grad=not compressed(value)))

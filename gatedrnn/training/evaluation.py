@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Vocabulary, windows
 from gatedrnn.data.batching import PAD_TARGET
+from gatedrnn.models import LanguageModel
 from gatedrnn.models.surprisal import evaluating, token_losses, window_losses
 from gatedrnn.training.cache import Cache, CacheMemory
 from gatedrnn.training.dynamic import Dynamic, adapting
@@ -94,7 +95,9 @@ def _plain(model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[
 def _adaptive(
     model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], cache: Cache | None, dynamic: Dynamic | None
 ) -> tuple[float, int]:
-    """The same with a cache, with dynamic evaluation or with both."""
+    """The same with a cache, with dynamic evaluation (which makes compressed weights dense) or with both."""
+    if dynamic and isinstance(model, LanguageModel):
+        model.expand()
     total, count, states = 0.0, 0, None
     memory = CacheMemory(cache) if cache else None
     with adapting(model, dynamic) if dynamic else nullcontext() as learn:

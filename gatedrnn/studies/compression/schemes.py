@@ -14,7 +14,8 @@ from gatedrnn.cells import Spec
 from gatedrnn.core.checks import one_of, positive_int, positive_number
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.models import LanguageModel
-from gatedrnn.models.forms import SMALL, grid, key, low_rank
+from gatedrnn.sequence.compressed import CompressedWeight, as_dense, blocks_of
+from gatedrnn.sequence.forms import SMALL, Block, grid, low_rank, part_of
 
 METHODS = ("round", "clip", "svd", "int8", "int4", "bf16", "binary")
 WEIGHTS = ("recurrent", "all")
@@ -29,8 +30,9 @@ class Scheme:
     Args:
         method: round (to multiples of `step`), clip (to [−clip, clip], then round), svd (two factors of `rank`), int8 or int4
             (a scale a row), bf16, or binary (signs and a scale a row).
-        gates: whose rows: names as `input` or `input_gate`; None for input and forget gate by round, clip, svd and binary, as
-            published, and for every row by int8, int4 and bf16.
+        gates: whose rows: names as `input` or `input_gate`, or `input=64` where a gate has its own rank (svd) or step (round,
+            clip); None for input and forget gate by round, clip, svd and binary, as published, and for every row by int8, int4
+            and bf16.
         weights: recurrent (W and U of every layer) or all (embedding and decoder too); None for all where every row is concerned.
         step: r.
         clip: c.
@@ -74,49 +76,52 @@ def published(hidden_size: int) -> dict[str, Scheme]:
 
 
 def compressed(model: LanguageModel, scheme: Scheme) -> dict[str, Tensor]:
-    """What is stored of the model: small forms of the weights concerned, everything else in float32.
+    """The model's state dict with the weights concerned in small forms, a tied decoder left out; other rows stay as they are.
 
     Raises: ArgumentError: a gate that the cell lacks (names those it has), or a rank as high as a weight's.
     """
-    saved: dict[str, Tensor] = {}
-    concerned = dict(_weights(model, scheme))
-    for name, value in model.state_dict().items():
-        if model.config.tied and name == "decoder.weight":
-            continue
-        if name not in concerned:
-            saved[name] = value
-            continue
-        for first, last, small in concerned[name]:
-            form, parts = (
-                _small(value[first:last].float(), name, scheme) if small else ("float32", {"values": value[first:last]})
-            )
-            saved |= {key(name, first, last, form, part): tensor.contiguous() for part, tensor in parts.items()}
+    saved, concerned = model.state_dict(), dict(_weights(model, scheme))
+    if model.config.tied:
+        del saved["decoder.weight"]
+    for name, places in concerned.items():
+        value = saved[name]
+        matrix, blocks = as_dense(value).float(), []
+        for first, last, setting in places:
+            if setting is None:
+                kept = part_of(blocks_of(value), first, last)
+                blocks += [Block(first + b.first, first + b.last, b.form, b.parts) for b in kept]
+            else:
+                blocks.append(Block(first, last, *_small(matrix[first:last], name, setting)))
+        saved[name] = CompressedWeight(blocks, value.shape[1])
     return saved
 
 
-Blocks = list[tuple[int, int, bool]]
-"""First row, last + 1, and whether these rows are concerned."""
+Places = list[tuple[int, int, Scheme | None]]
+"""First row, last + 1, and what is done to these rows."""
 
 
-def _weights(model: LanguageModel, scheme: Scheme) -> Iterator[tuple[str, Blocks]]:
+def _weights(model: LanguageModel, scheme: Scheme) -> Iterator[tuple[str, Places]]:
     for k, layer in enumerate(model.layers):
         held: Any = layer
-        blocks = _blocks(held.spec, scheme)
+        places = _places(held.spec, scheme)
         for weight in ("weight_ih_l0", "weight_hh_l0"):
-            yield f"layers.{k}.{weight}", blocks
+            yield f"layers.{k}.{weight}", places
     if (scheme.weights or ("all" if scheme.whole else "recurrent")) == "all":
-        for name in ("embedding.weight", "decoder.weight"):
-            yield name, [(0, model.embedding.num_embeddings, True)]
+        for name in ("embedding.weight",) if model.config.tied else ("embedding.weight", "decoder.weight"):
+            yield name, [(0, model.embedding.num_embeddings, scheme)]
 
 
-def _blocks(spec: Spec, scheme: Scheme) -> Blocks:
+def _places(spec: Spec, scheme: Scheme) -> Places:
     names = [gate.name for gate in spec.gates]
-    wanted = names if scheme.whole else [_gate(name, names) for name in scheme.gates or _PUBLISHED_GATES]
-    blocks, start = [], 0
+    wanted: dict[str, Scheme] = dict.fromkeys(names, scheme) if scheme.whole else {}
+    for name in () if scheme.whole else scheme.gates or _PUBLISHED_GATES:
+        gate, equals, setting = name.partition("=")
+        wanted[_gate(gate.strip(), names)] = _with(scheme, name, setting) if equals else scheme
+    places, start = [], 0
     for gate in spec.gates:
-        blocks.append((start, start + gate.rows, gate.name in wanted))
+        places.append((start, start + gate.rows, wanted.get(gate.name)))
         start += gate.rows
-    return blocks
+    return places
 
 
 def _gate(name: str, names: list[str]) -> str:
@@ -126,6 +131,25 @@ def _gate(name: str, names: list[str]) -> str:
             "compress.gates", f"must be gates of the cell: {', '.join(names)}", repr(name), "Name some of them"
         )
     return found[0]
+
+
+_SETTINGS = {"round": "step", "clip": "step", "svd": "rank"}
+
+
+def _with(scheme: Scheme, given: str, setting: str) -> Scheme:
+    """The scheme with a gate's own setting."""
+    if scheme.method not in _SETTINGS:
+        raise ArgumentError(
+            "compress.gates", f"{scheme.method} has no setting for a gate", repr(given), "Name the gate alone"
+        )
+    field = _SETTINGS[scheme.method]
+    try:
+        value = int(setting) if field == "rank" else float(setting)
+    except ValueError as error:
+        raise ArgumentError(
+            "compress.gates", f"must give a gate its {field} as a number", repr(given), "Write input=64"
+        ) from error
+    return replace(scheme, **{field: value})  # type: ignore[arg-type]
 
 
 def _small(matrix: Tensor, name: str, scheme: Scheme) -> tuple[str, dict[str, Tensor]]:

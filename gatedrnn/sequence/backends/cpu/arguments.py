@@ -12,7 +12,17 @@ from torch import Tensor
 
 from gatedrnn.sequence.backends.cpu import memory, team
 from gatedrnn.sequence.backends.cpu.kernels import Kernel, kernel
-from gatedrnn.sequence.backends.cpu.sizes import ALIGN, ALONE, M_BLOCK, REGISTERS, TOKENS, depth, element, round_up
+from gatedrnn.sequence.backends.cpu.sizes import (
+    ALIGN,
+    ALONE,
+    M_BLOCK,
+    REGISTERS,
+    TOKENS,
+    depth,
+    element,
+    left_bytes,
+    round_up,
+)
 from gatedrnn.sequence.backends.cpu.target import Target
 from gatedrnn.sequence.plan import Plan
 
@@ -77,8 +87,10 @@ def threads_for(plan: Plan, tokens: int, width: int) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, products: torch.dtype) -> Loop:
-    """The loop `direction` for a layer of `width` inputs, with its sizes.
+def loop(
+    direction: str, plan: Plan, width: int, threads: int, target: Target, products: torch.dtype, rank: int = 0
+) -> Loop:
+    """The loop `direction` for a layer of `width` inputs, with its sizes; `rank` as `pieces.rank_of` gives it.
 
     Raises: ImportError: Numba is missing.
     """
@@ -88,6 +100,8 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, p
     inner = max(width, H, plan.columns) if half else 0
     scratch = round_up(REGISTERS + tall * panel + 6 * (H + target.lanes) + 2 * plan.split_points, ALIGN)
     left = M_BLOCK * max(depth(inner, products), TOKENS)
+    if products == torch.uint8:
+        left = left_bytes(panel, rank, max(width, H))
     across = round_up(plan.columns_x, panel), round_up(plan.columns_1, panel) + round_up(plan.columns_2, panel)
     deep = [depth(n, products) for n in (plan.columns_x, plan.columns_1, plan.columns_2)]
     sizes = {**plan.integers(), "D": width, "ldg": leading(plan), "panel": panel, "tall": tall}

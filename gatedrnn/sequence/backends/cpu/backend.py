@@ -3,6 +3,7 @@
 Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.sequence.backends.cpu.availability import unavailable
+from gatedrnn.sequence.compressed import as_dense
 from gatedrnn.sequence.modes import half_products, plain, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, rotated, trace
@@ -45,6 +47,8 @@ class Cpu:
         if request.lengths_B is not None:
             order, index, offsets, previous = _ragged(T, request.lengths_B, request.reverse)
         p, scale, dtype = request.params, request.scale_R, request.params.weight_ih.dtype
+        if not plain(request.x_TBD) or half_products():  # only plain inference reads small forms
+            p = replace(p, weight_ih=as_dense(p.weight_ih), weight_hh=as_dense(p.weight_hh))
         extra = next(iter(p.extras.values()), None)
         bias = biases(plan, p.bias_ih, p.bias_hh, p.weight_ih)
         if scale is not None:

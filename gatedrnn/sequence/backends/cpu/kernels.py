@@ -13,7 +13,7 @@ from torch import Tensor
 from gatedrnn.sequence.backends.cpu import build, team
 from gatedrnn.sequence.backends.cpu.target import Target
 
-KINDS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}
+KINDS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.uint8: "small"}
 _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
 _POINTERS_TO_INT = ("offsets", "prev", "starts", "targets")
 _INTEGERS = (
@@ -45,6 +45,10 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
         from gatedrnn.sequence.backends.cpu.bound import products
 
         return products
+    if kernel == "linear":
+        from gatedrnn.sequence.backends.cpu.small import linear
+
+        return linear
     if kernel == "cross_entropy":
         from gatedrnn.sequence.backends.cpu.likelihood import cross_entropy
 
@@ -83,6 +87,7 @@ _NAMES = {
         "T B D H columns ldg panel tall parts prev x PW PU QW QU G out h0 dh dx dW dU db shared scratch scratch_size "
         "left left_size"
     ),
+    "linear": "N K columns ldg panel tall x PW bias G scratch scratch_size left left_size",
     "cross_entropy": "N V differentiate logits bias targets weights losses sums",
     "draw": "N R blocks seed starts chance out",
     "forward": (
@@ -102,7 +107,7 @@ _NAMES = {
 def kernel(name: str, direction: str, target: Target, products: torch.dtype) -> Kernel:
     """The loop `direction` of cell kernel `name`, compiled now, or loaded from the cache.
 
-    Args: products: float32, float64, or bfloat16 (everything but the products is float32 then).
+    Args: products: float32, float64, bfloat16, or uint8 for weights in small forms (everything else is float32 then).
     Raises: ImportError: Numba is missing.
     """
     team.link()
@@ -116,7 +121,7 @@ def kernel(name: str, direction: str, target: Target, products: torch.dtype) -> 
 
         function = _loop(name, direction)
         real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
-        packed = Ptr(types.uint32, target.lanes) if kind == "bf16" else real
+        packed = {"bf16": Ptr(types.uint32, target.lanes), "small": Ptr(types.uint8, target.lanes)}.get(kind, real)
 
         def of(argument: str) -> Any:
             if argument in _INTEGERS:
@@ -124,7 +129,7 @@ def kernel(name: str, direction: str, target: Target, products: torch.dtype) -> 
             return Ptr(types.int64, 1) if argument in _POINTERS_TO_INT else packed if argument in _PACKED else real
 
         kinds = [of(argument) for argument in inspect.signature(function).parameters]
-        return build.compile_entry(function, kinds, target, tile_module(target, kind))
+        return build.compile_entry(function, kinds, target, tile_module(target, "f32" if kind == "small" else kind))
 
     names = tuple(_NAMES[direction].split())
     code = build.cached(f"{name}-{direction}-{kind}", target, make)

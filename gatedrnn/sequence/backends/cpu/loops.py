@@ -18,6 +18,7 @@ from numba.extending import overload
 
 from gatedrnn.sequence.backends.cpu.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.product import (
+    beyond,
     ceil_div,
     depth,
     multiply,
@@ -98,7 +99,7 @@ def forward_loop(row, second_row):
         keep(registers)
         work = edge + tall * panel
         px, p1, p2 = ceil_div(columns_x, panel), ceil_div(columns_1, panel), ceil_div(columns_2, panel)
-        PU2 = PU + p1 * panel * depth(PU, H)
+        PU2 = beyond(PU, p1, depth(PU, H), panel)
         own = left + q * left_size
         first, last = share(px, q, parts), share(px, q + 1, parts)
         f1, l1 = share(p1, q, parts), share(p1, q + 1, parts)

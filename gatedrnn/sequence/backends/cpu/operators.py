@@ -11,8 +11,10 @@ from torch import Tensor
 from gatedrnn.sequence.backends.cpu import memory, packs
 from gatedrnn.sequence.backends.cpu.arguments import Loop, Values, draw_values, even, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.lightness import start_light
+from gatedrnn.sequence.backends.cpu.pieces import pack_layer, rank_of
 from gatedrnn.sequence.backends.cpu.sizes import TOKENS, round_up
 from gatedrnn.sequence.backends.cpu.target import best
+from gatedrnn.sequence.compressed import blocks_of, compressed
 from gatedrnn.sequence.derivatives import no_second_derivative
 from gatedrnn.sequence.plan import Plan
 
@@ -25,22 +27,38 @@ def layer_loop(
     """The loop, and the arguments that forward and backward share."""
     if offsets is None or previous is None:
         offsets, previous = even(steps, h0_BH.shape[0], reverse)
-    products, (N, D) = torch.bfloat16 if half else x_ND.dtype, x_ND.shape
+    N, D = x_ND.shape
+    small = compressed(weight_ih, weight_hh)
+    products = torch.uint8 if small else torch.bfloat16 if half else x_ND.dtype
     values: Values = {
         "T": steps,
         "reverse": reverse,
         "offsets": offsets.contiguous(),
         "prev": previous.contiguous(),
         "x": x_ND.contiguous(),
-        "W": weight_ih.contiguous(),
-        "U": weight_hh.contiguous(),
+        "W": None if small else weight_ih.contiguous(),
+        "U": None if small else weight_hh.contiguous(),
         "scale": None if scale_G is None else scale_G.contiguous(),
         "scaled": scale_G is not None,
         "extra": None if extra is None else extra.contiguous(),
         "h0": h0_BH.contiguous(),
         "c0": None if c0_BH is None else c0_BH.contiguous(),
     }
-    return loop(direction, plan, D, threads_for(plan, N, D), best(), products), values
+    rank = rank_of(blocks_of(weight_ih), blocks_of(weight_hh)) if small else 0
+    return loop(direction, plan, D, threads_for(plan, N, D), best(), products, rank), values
+
+
+def packed_small(
+    run: Loop, plan: Plan, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Tables of W and U in small forms, made now or before."""
+    form = (*run.form, None if scale_G is None else tuple(scale_G.tolist()))
+    found = packs.find((weight_ih, weight_hh), form)
+    if found is None:
+        blocks = blocks_of(weight_ih), blocks_of(weight_hh)
+        found = pack_layer(plan, *blocks, weight_ih.shape[1], scale_G, run.panel)
+        packs.keep((weight_ih, weight_hh), form, found)
+    return found
 
 
 def _room(own: bool, sizes: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -88,7 +106,7 @@ def forward(
         steps: T.
         plan: `Plan.text()`.
         keep: whether gates and cell states are wanted.
-        reuse: whether the packed weights may be kept for the next call.
+        reuse: whether the packed weights may be kept for the next call (tables of small forms are kept in any case).
         half: whether products are in bfloat16 (sums and everything else in float32).
 
     Returns: h [N, H], gate values [N, L], c [N, H], final h and c [B, H]; what is not wanted, or not had, is empty.
@@ -102,7 +120,10 @@ def forward(
     if keep:
         gates[:, p.columns :].zero_()
     output, h_n, c_n = (torch.empty(n, H, dtype=dtype) for n in (N, B, cells_B))
-    found = packs.find(weight_ih, weight_hh, run.form) if reuse else None
+    weights = weight_ih, weight_hh
+    found = packs.find(weights, run.form) if reuse else None
+    if compressed(*weights):
+        found = packed_small(run, p, *weights, scale_G)
     packed_w, packed_u = found or _room(reuse, run.forward_room, run.packed)
     values |= {
         "packed": found is not None,
@@ -120,7 +141,7 @@ def forward(
     }
     run(values)
     if reuse and found is None:
-        packs.keep(weight_ih, weight_hh, run.form, packed_w, packed_u)
+        packs.keep(weights, run.form, (packed_w, packed_u))
     return (output, gates, cells, h_n, c_n) if keep else (output, h_n.new_empty(0), h_n.new_empty(0), h_n, c_n)
 
 

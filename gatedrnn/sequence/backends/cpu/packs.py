@@ -16,23 +16,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gatedrnn.sequence.compressed import CompressedWeight
+
 _WHOLE = 4096  # values: weights up to this size are compared whole
 _LINE, _LINES = 16, 16  # of a larger one, so many values lie together, at so many places
 
 
 class Watch:
-    """Parameters as they are now; `unchanged` tells whether they still are so."""
+    """Parameters as they are now; `unchanged` tells whether they still are so. A compressed weight never changes."""
 
     def __init__(self, parameters: Sequence[Tensor], on_death: Callable[[Any], object] | None = None) -> None:
         self._references = tuple(weakref.ref(p, on_death) for p in parameters)
         self._state = _state(parameters)
-        self._views = tuple(_sample(p) for p in parameters)
+        self._views = tuple(_sample(p) for p in _stored(parameters))
         self._samples = tuple(view.clone() for view in self._views)
 
     @staticmethod
     def possible(parameters: Sequence[Tensor]) -> bool:
         """Whether these can be watched: parameters with a version counter, each in one piece."""
-        return all(isinstance(p, nn.Parameter) and not p.is_inference() and p.is_contiguous() for p in parameters)
+        return all(isinstance(p, nn.Parameter) for p in parameters) and not any(
+            p.is_inference() or not p.is_contiguous() for p in _stored(parameters)
+        )
 
     def unchanged(self, parameters: Sequence[Tensor]) -> bool:
         """Whether these are the parameters, as they were."""
@@ -47,26 +51,25 @@ class Watch:
 @dataclass(frozen=True)
 class _Pack:
     watch: Watch
-    packed: tuple[Tensor, Tensor]
+    packed: tuple[Tensor, ...]
 
 
-_PACKS: dict[tuple[int, int, Hashable], _Pack] = {}
+_PACKS: dict[Hashable, _Pack] = {}
 _LOCK = threading.Lock()
 
 
-def find(weight_ih: Tensor, weight_hh: Tensor, form: Hashable) -> tuple[Tensor, Tensor] | None:
+def find(weights: tuple[Tensor, ...], form: Hashable) -> tuple[Tensor, ...] | None:
     """What was packed for these weights as they are now, for products of that form, or None."""
-    pack = _PACKS.get((id(weight_ih), id(weight_hh), form))
-    return pack.packed if pack is not None and pack.watch.unchanged((weight_ih, weight_hh)) else None
+    pack = _PACKS.get((tuple(map(id, weights)), form))
+    return pack.packed if pack is not None and pack.watch.unchanged(weights) else None
 
 
-def keep(weight_ih: Tensor, weight_hh: Tensor, form: Hashable, packed_w: Tensor, packed_u: Tensor) -> None:
+def keep(weights: tuple[Tensor, ...], form: Hashable, packed: tuple[Tensor, ...]) -> None:
     """Remember what was packed for these weights as they are now, if they can be watched."""
-    weights = (weight_ih, weight_hh)
     if not Watch.possible(weights):
         return
-    key = (id(weight_ih), id(weight_hh), form)
-    pack = _Pack(Watch(weights, lambda _: _PACKS.pop(key, None)), (packed_w, packed_u))
+    key = (tuple(map(id, weights)), form)
+    pack = _Pack(Watch(weights, lambda _: _PACKS.pop(key, None)), packed)
     with _LOCK:
         _PACKS[key] = pack
 
@@ -80,10 +83,16 @@ def drop() -> None:
 os.register_at_fork(after_in_child=lambda: globals().update(_LOCK=threading.Lock()))
 
 
+def _stored(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Those that can be written to."""
+    return [p for p in parameters if not isinstance(p, CompressedWeight)]
+
+
 def _state(parameters: Sequence[Tensor]) -> tuple[object, ...]:
-    if any(p.is_inference() for p in parameters):
+    stored = _stored(parameters)
+    if any(p.is_inference() for p in stored):
         return (None,)
-    return tuple((p._version, p.data_ptr(), p.shape, p.stride(), p.dtype) for p in parameters)
+    return tuple((p._version, p.data_ptr(), p.shape, p.stride(), p.dtype) for p in stored)
 
 
 def _sample(parameter: Tensor) -> Tensor:

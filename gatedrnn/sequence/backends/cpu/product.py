@@ -6,7 +6,8 @@ transposed. The inner dimension is taken in blocks, so that a panel's block stay
 more than `K_BLOCK` terms.
 
 P decides the precision: panels of reals, or of pairs of bfloat16 (rows 2k and 2k + 1 of the matrix side by side, so that depth
-is half as much), for which the left factor is converted as it is used; sums are float32 then too.
+is half as much), for which the left factor is converted as it is used; sums are float32 then too. Or P is a table of pieces in
+small forms, packed beforehand (`small`).
 Dimensions: M rows, N columns, K inner; ld… the distance between rows.
 """
 
@@ -45,15 +46,32 @@ def _reals(P: Any) -> bool:
     return isinstance(P.real, types.Float)
 
 
+def _small(P: Any) -> bool:
+    return P.real == types.uint8
+
+
 def depth(P: Any, K: Any) -> Any:
     """Rows of a panel of a matrix with K rows."""
 
 
 @overload(depth, strict=False)
 def _depth(P, K):
-    if _reals(P):
+    if _reals(P) or _small(P):
         return lambda P, K: K
     return lambda P, K: ceil_div(K, 2 * GRAIN) * GRAIN
+
+
+def beyond(P: Any, panels: Any, depth: Any, panel: Any) -> Any:
+    """Where another matrix's panels begin that were packed after so many of P."""
+
+
+@overload(beyond, strict=False)
+def _beyond(P, panels, depth, panel):
+    if _small(P):
+        from gatedrnn.sequence.backends.cpu.widening import as_counts
+
+        return lambda P, panels, depth, panel: P + as_counts(P)[6]
+    return lambda P, panels, depth, panel: P + panels * panel * depth
 
 
 def pack(A: Any, ld: Any, K: Any, N: Any, shift: Any, P: Any, rows: Any, panel: Any, first: Any, last: Any) -> None:
@@ -137,6 +155,8 @@ def _pack_transposed(A, ld, K, N, shift, scale, scaled, P, panel, first, last):
                         store(corner + (k + j) * panel, adjacent(x, y), W)
                     transpose(corner + k * panel, panel, corner + k * panel, panel)
 
+    if _small(P):
+        return lambda A, ld, K, N, shift, scale, scaled, P, panel, first, last: None
     return reals if _reals(P) else halves
 
 
@@ -171,6 +191,13 @@ def _multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, l
                     store(to + k, adjacent(x, y), W)
             _tiles(left, deep, rows, P, deep, GRAIN, C + m * ldc, ldc, N, panel, tall, first, last, add, edge)
 
+    if _small(P):
+        from gatedrnn.sequence.backends.cpu.small import multiply_pieces  # which is made of what stands here
+
+        def small(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, left):
+            multiply_pieces(A, lda, M, P, C, ldc, N, panel, tall, first, last, add, edge, left)
+
+        return small
     return reals if _reals(P) else halves
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gatedrnn.sequence.backends.cpu import memory, packs, team
 from gatedrnn.sequence.backends.cpu.arguments import Loop, leading
-from gatedrnn.sequence.backends.cpu.operators import layer_loop
+from gatedrnn.sequence.backends.cpu.operators import layer_loop, packed_small
+from gatedrnn.sequence.compressed import compressed
 from gatedrnn.sequence.modes import half_products
 from gatedrnn.sequence.plan import Plan, biases, plan_for
 from gatedrnn.sequence.request import Request
@@ -42,7 +43,9 @@ class Repeat:
             "forward", request.x_TBD.reshape(-1, D), p.weight_ih, p.weight_hh, None, next(iter(p.extras.values()), None),
             state[0], state[-1], None, None, T, plan, False, half_products(),
         )  # fmt: skip
-        packed = packs.find(p.weight_ih, p.weight_hh, run.form)
+        weights = p.weight_ih, p.weight_hh
+        small = compressed(*weights)
+        packed = packed_small(run, plan, *weights, None) if small else packs.find(weights, run.form)
         assert packed is not None
         values |= {"packed": True, "PW": packed[0], "PU": packed[1], "W": None, "U": None}
         values["bias"] = biases(plan, p.bias_ih, p.bias_hh, p.weight_ih)

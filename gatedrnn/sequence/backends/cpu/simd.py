@@ -22,7 +22,7 @@ _CONTRACT = ("contract",)
 
 
 class Ptr(types.Type):
-    """The address of reals, read `lanes` at a time; of pairs of bfloat16, each in a uint32; or of int64, read one at a time."""
+    """The address of reals, read `lanes` at a time; of pairs of bfloat16, each in a uint32; int64; or bytes (`widening`)."""
 
     def __init__(self, real: types.Number, lanes: int) -> None:
         self.real, self.lanes = real, lanes
@@ -43,8 +43,8 @@ class Vec(types.Type):
 
 
 def _real(fe_type: Any) -> ir.Type:
-    if fe_type.real in (types.int64, types.uint32):
-        return I64 if fe_type.real == types.int64 else I32
+    if isinstance(fe_type.real, types.Integer):
+        return {types.int64: I64, types.uint32: I32, types.uint8: ir.IntType(8)}[fe_type.real]
     return ir.DoubleType() if fe_type.real == types.float64 else ir.FloatType()
 
 

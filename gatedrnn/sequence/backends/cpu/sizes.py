@@ -29,5 +29,10 @@ def depth(rows: int, products: torch.dtype) -> int:
 
 
 def element(products: torch.dtype) -> torch.dtype:
-    """What packed panels hold: reals, or pairs of bfloat16."""
+    """What packed panels hold: reals, pairs of bfloat16, or bytes."""
     return torch.int32 if products == torch.bfloat16 else products
+
+
+def left_bytes(panel: int, rank: int, inner: int) -> int:
+    """Room of each thread beside a product in small forms: a widened block, a row in int16, first products of `rank` columns."""
+    return round_up(4 * K_BLOCK * panel + 2 * (inner + 2 * ALIGN), 64) + 4 * M_BLOCK * rank

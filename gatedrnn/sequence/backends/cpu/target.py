@@ -50,11 +50,12 @@ def targets() -> dict[str, Target]:
     found = []
     if all(has.get(feature) for feature in _AVX512):
         wide = Target("avx512", 16, 12, 2, "x86-64-v4", "-prefer-256-bit", True)  # LLVM would prefer half registers
+        whole = ",+avx512vnni" if has.get("avx512vnni") else ""
         if has.get("amx-bf16") and has.get("amx-tile") and _allow_amx():
-            features = f"{wide.features},+amx-tile,+amx-bf16"
+            features = f"{wide.features},+amx-tile,+amx-bf16{whole}"
             found.append(replace(wide, name="amx", features=features, half="amx"))
         if has.get("avx512bf16"):
-            features = f"{wide.features},+avx512bf16"
+            features = f"{wide.features},+avx512bf16{whole}"
             found.append(replace(wide, name="avx512_bf16", features=features, half="dot"))
         found.append(wide)
     if has.get("avx2") and has.get("fma"):

@@ -1,0 +1,154 @@
+"""A weight matrix held in small forms: a tensor like any other to PyTorch, but its numbers are never all there.
+
+The `cpu` backend's kernels read the small forms. Whatever else meets such a tensor (another backend, a gradient, an exporter,
+indexing) gets the dense matrix, made for the occasion.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.sequence import forms
+from gatedrnn.sequence.backends.cpu.availability import unavailable
+from gatedrnn.sequence.forms import Block
+from gatedrnn.sequence.modes import plain
+
+_ATEN: Any = torch.ops.aten
+_SET_DATA: Any = Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+@final
+class CompressedWeight(Tensor):
+    """A float32 matrix [R, C] in blocks of rows, each in its form. It has no gradient and cannot be written to.
+
+    Args: blocks: all rows, in order. columns: C.
+    """
+
+    blocks: list[Block]
+
+    @staticmethod
+    def __new__(cls, blocks: Sequence[Block], columns: int) -> "CompressedWeight":
+        """A tensor without storage, of the shape and type of the matrix."""
+        device = next(iter(blocks[0].parts.values())).device
+        shape = (blocks[-1].last, columns)
+        make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        return make(cls, shape, dtype=torch.float32, device=device, requires_grad=False)
+
+    def __init__(self, blocks: Sequence[Block], columns: int) -> None:
+        self.blocks = [Block(b.first, b.last, b.form, {n: p.contiguous() for n, p in b.parts.items()}) for b in blocks]
+
+    def dense(self) -> Tensor:
+        """The matrix, float32."""
+        return forms.dense(self.blocks, self.shape[1])
+
+    def stored(self, name: str) -> dict[str, Tensor]:
+        """The parts under their names in a file, where this weight is `name`."""
+        return {
+            forms.key(name, block.first, block.last, block.form, part): value
+            for block in self.blocks
+            for part, value in block.parts.items()
+        }
+
+    def __repr__(self, **_: Any) -> str:
+        kinds = ", ".join(f"{block.first}…{block.last - 1} {block.form}" for block in self.blocks)
+        return f"CompressedWeight({list(self.shape)}: {kinds})"
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "CompressedWeight":
+        blocks = [Block(b.first, b.last, b.form, {n: change(p) for n, p in b.parts.items()}) for b in self.blocks]
+        return CompressedWeight(blocks, self.shape[1])
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear:
+            found = _linear(*args, **kwargs)
+            if found is not None:
+                return found
+        if func == _SET_DATA:  # what Module.to does
+            if not isinstance(args[1], CompressedWeight):
+                got, advice = str(args[1].dtype), "Make it dense first: model.expand()"
+                raise ArgumentError("CompressedWeight", "stays float32", got, advice)
+            args[0].blocks = args[1].blocks
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        first = args[0] if args else None
+        if isinstance(first, CompressedWeight):
+            if func in (_ATEN.detach.default, _ATEN.alias.default):
+                return CompressedWeight(first.blocks, first.shape[1])
+            if func is _ATEN.clone.default:
+                return first._mapped(torch.clone)
+            if func is _ATEN._to_copy.default and kwargs.get("dtype") in (None, first.dtype):
+                device = kwargs.get("device") or first.device
+                return first._mapped(lambda part: part.to(device, copy=True))
+            if func is _ATEN.embedding.default:
+                return forms.rows(first.blocks, first.shape[1], args[1])
+        _refuse_writing(func, args)
+        return func(
+            *tree_map_only(CompressedWeight, CompressedWeight.dense, args),
+            **tree_map_only(CompressedWeight, CompressedWeight.dense, kwargs),
+        )
+
+
+def compressed(*weights: Tensor) -> bool:
+    """Whether some of these weights are held in small forms."""
+    return any(isinstance(weight, CompressedWeight) for weight in weights)
+
+
+def blocks_of(weight: Tensor) -> list[Block]:
+    """A weight's blocks; a dense one is a single block."""
+    if isinstance(weight, CompressedWeight):
+        return weight.blocks
+    return [Block(0, len(weight), "float32", {"values": weight.detach()})]
+
+
+def as_dense(weight: Tensor) -> Tensor:
+    """The matrix, made if need be."""
+    return weight.dense() if isinstance(weight, CompressedWeight) else weight
+
+
+def stored_parts(weight: Tensor) -> list[Tensor]:
+    """What is stored of a weight: of a dense one itself."""
+    return [part for block in blocks_of(weight) for part in block.parts.values()]
+
+
+def gather(saved: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """A file's tensors with the parts of each compressed weight made one.
+
+    Args: shapes: of the model's own weights.
+    Raises: ArgumentError: a part is unknown, missing or of another size, or rows are missing or there twice.
+    """
+    dense = {name: value for name, value in saved.items() if not forms.is_small(name)}
+    blocks = forms.gather(saved, shapes)
+    return dense | {name: CompressedWeight(found, shapes[name][1]) for name, found in blocks.items()}
+
+
+def _refuse_writing(func: Any, args: tuple[Any, ...]) -> None:
+    for argument, value in zip(func._schema.arguments, args, strict=False):
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        if written and isinstance(value, CompressedWeight):
+            rule, advice = "cannot be written to", "Load the run with dense weights, or compress the result again"
+            raise ArgumentError("CompressedWeight", rule, str(func), advice)
+
+
+def _linear(input: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor | None:
+    """x Wᵀ + b by the kernels, if only the numbers are wanted; else None."""
+    if not isinstance(weight, CompressedWeight) or isinstance(bias, CompressedWeight) or not plain(input):
+        return None
+    if input.dtype != torch.float32 or unavailable(input) is not None or torch.is_autocast_enabled("cpu"):
+        return None
+    from gatedrnn.sequence.backends.cpu.projection import linear
+
+    return linear(input, weight, bias)
