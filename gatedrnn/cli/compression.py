@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,33 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.core.files import write_json, write_text
 from gatedrnn.data import Corpus, find_splits
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_tensors
-from gatedrnn.studies.compression import Scheme, compressed, published
-from gatedrnn.training.run import VOCABULARY_FILE, Run, check_free, load_run, load_runs
+from gatedrnn.studies.compression import Projection, Scheme, compressed, published
+from gatedrnn.training.run import (
+    CHECKPOINT_FOLDER,
+    TOKENS_FOLDER,
+    VOCABULARY_FILE,
+    Run,
+    check_free,
+    load_run,
+    load_runs,
+)
 
 COMPRESSION_FILE = "compression.json"
 _TIMED_TOKENS = {1: 2_000, 64: 60_000}
 """Tokens read to measure the speed, by batch size."""
 
 
-def compress(options: Any) -> None:
+def compress(options: Any) -> int:
     """`gatedrnn compress`."""
     if options.table:
         _table(options)
-        return
+        return 0
     if len(options.run) != 1 or options.method is None or options.out is None:
         got = f"{len(options.run)} runs, --method {options.method}, --out {options.out}"
         raise ArgumentError(
@@ -42,10 +52,20 @@ def compress(options: Any) -> None:
     folder, out = Path(options.run[0]), Path(options.out)
     run = load_run(folder)
     tokens = _tokens(run, options)
-    check_free(out)
-    with Console(stderr=True, quiet=options.json).status(f"compressing {folder}"):
+    if options.retrain:
+        positive_int("compress.retrain", options.retrain)
+    if not (options.resume and options.retrain):
+        check_free(out)
+    with Console(stderr=True, quiet=options.json).status(f"measuring {folder}"):
         before = _measured(run, folder, tokens)
-        _write(run, folder, out, scheme)
+    if options.retrain and not _retrain(run, scheme, options, out):
+        return 1
+    with Console(stderr=True, quiet=options.json).status(f"compressing {folder}"):
+        if options.retrain:
+            save_tensors(out, compressed(load_run(out).model, scheme))
+            shutil.rmtree(out / CHECKPOINT_FOLDER, ignore_errors=True)
+        else:
+            _write(run, folder, out, scheme)
         try:
             after = _measured(load_run(out), out, tokens)
         except GatedRNNError:
@@ -57,13 +77,44 @@ def compress(options: Any) -> None:
     write_json(out / COMPRESSION_FILE, {"method": options.method, "from": str(folder), **record})
     if options.json:
         print(json.dumps(record))
-        return
+        return 0
     share = 100 * record["bytes_after"] / record["bytes_before"]
     print(f"{record['bytes_before']:,} → {record['bytes_after']:,} bytes ({share:.1f} %)")
     if tokens is not None:
         change = 100 * (record["perplexity_after"] / record["perplexity_before"] - 1)
         print(f"perplexity {record['perplexity_before']:.2f} → {record['perplexity_after']:.2f} ({change:+.2f} %)")
     print(f"the compressed run is in {out}")
+    return 0
+
+
+_RATE = 0.1  # of the run's learning rate, to train on with
+
+
+def _retrain(run: Run, scheme: Scheme, options: Any, out: Path) -> bool:
+    """Train `out` from the run's weights, projected at every step; whether it came to the end."""
+    from gatedrnn.training.loop import train
+    from gatedrnn.training.progress import TrainingDisplay
+
+    own = run.config.training
+    training = replace(
+        own, epochs=options.retrain, learning_rate=options.learning_rate or _RATE * own.learning_rate, schedule="cosine",
+        warmup_steps=0, minutes=None, patience=None, finetune_epochs=0, average_interval=None, average_epoch=None,
+        final_temperature=None, final_noise_probability=None,
+    )  # fmt: skip
+    console = Console(stderr=True, quiet=options.json)
+    reading = {k: v for k, v in asdict(run.config.data).items() if k not in ("folder", "mapping", "words")}
+    splits = find_splits(run.config.data.folder or run.folder / "text")
+    project = Projection(run.model, scheme)
+    with console.status("reading the text"):
+        corpus = Corpus({name: splits[name] for name in ("train", "valid")}, run.vocabulary, **reading)
+        corpus.cache(out / TOKENS_FOLDER)
+    weights = run.model.expand().state_dict()
+    with TrainingDisplay(console, training.epochs) as display:
+        config = replace(run.config, training=training)
+        outcome = train(config, corpus, out, display, resume=options.resume, weights=weights, project=project)
+    if outcome.stopped == "interrupted":
+        console.print(f"interrupted: the same command with --resume goes on in {out}", highlight=False, soft_wrap=True)
+    return outcome.stopped != "interrupted"
 
 
 def _scheme(options: Any) -> Scheme:

@@ -202,7 +202,7 @@ def _compress(parser: ArgumentParser) -> None:
 
     parser.add_argument("run", metavar="RUN", nargs="+", type=str, help="folder of a trained run; several with --table")
     parser.add_argument("--method", choices=METHODS, help="what is done to the weights")
-    told = "comma-separated [input,forget by round, clip, svd and binary; every row by int8, int4 and bf16]"
+    told = "comma-separated, `input=64` for a gate's own rank or step [input,forget by round, clip, svd and binary; every row by int8, int4 and bf16]"
     parser.add_argument("--gates", metavar="NAMES", type=str | None, help=told)
     parser.add_argument(
         "--weights", choices=WEIGHTS, help="recurrent: those of the layers; all: embedding and decoder too"
@@ -217,6 +217,12 @@ def _compress(parser: ArgumentParser) -> None:
         "--out", metavar="DIR", type=str | None, help="the compressed run; with --table, for table.md and .json"
     )
     parser.add_argument("--table", action="store_true", help="the published table: round, round & clip, SVD, SVD+")
+    parser.add_argument(
+        "--retrain", type=int, default=0, metavar="EPOCHS", help="train on, with the weights projected at every step"
+    )
+    told = "of --retrain, at its begin; it falls to 0 [a tenth of the run's]"
+    parser.add_argument("--learning-rate", type=float | None, help=told)
+    parser.add_argument("--resume", action="store_true", help="go on with a --retrain that was interrupted")
 
 
 def _bench(parser: ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,7 +61,20 @@ class Outcome:
     stopped: str
 
 
-def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, resume: bool = False) -> Outcome:
+Project = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+"""Parameters by name → what the model is to be used with instead of some of them."""
+
+
+def train(
+    config: RunConfig,
+    corpus: Corpus,
+    folder: Path,
+    display: Display,
+    *,
+    resume: bool = False,
+    weights: dict[str, Tensor] | None = None,
+    project: Project | None = None,
+) -> Outcome:
     """Train a language model into `folder`, which is a usable run from the first moment on.
 
     Ctrl-C or a termination signal ends training after the current step, with a checkpoint.
@@ -72,6 +85,8 @@ def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, 
         folder: of a new run.
         resume: if the folder holds a run of this configuration, go on from its last checkpoint, bit for bit as if nothing had
             happened.
+        weights: a model's state dict to begin with, else weights are drawn.
+        project: applied to the weights for every step, validation and what is saved; steps add up in the weights behind them.
 
     Raises: DataError: the folder holds a run (without `resume`), or one that is live. CheckpointError: its checkpoints are
         damaged. ArgumentError: the model cannot be built, the device is unknown, the text is another one, or the loss
@@ -81,6 +96,8 @@ def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, 
     config = replace(config, model=replace(config.model, vocabulary_size=len(corpus.vocabulary)))
     fabric = make_fabric(config.training, folder)
     model = LanguageModel(config.model, config.training.backend)
+    if weights is not None:
+        model.load_state_dict(weights)
     with locked(folder) if fabric.is_global_zero else nullcontext():
         if not resume:
             check_free(folder)
@@ -95,7 +112,7 @@ def train(config: RunConfig, corpus: Corpus, folder: Path, display: Display, *, 
             corpus.cache(folder / TOKENS_FOLDER)
         fabric.barrier()
         corpus.cache(folder / TOKENS_FOLDER)  # the others map what the first one wrote
-        loop = Loop(config, corpus, folder, display, fabric, model)
+        loop = Loop(config, corpus, folder, display, fabric, model, project)
         if saved is not None:
             restore(loop, *saved)
         return loop.run()
@@ -105,10 +122,11 @@ class Loop:
     """State of one training; see `train`."""
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, folder: Path, display: Display, fabric: Fabric, model: LanguageModel
-    ) -> None:
+        self, config: RunConfig, corpus: Corpus, folder: Path, display: Display, fabric: Fabric, model: LanguageModel,
+        project: Project | None = None,
+    ) -> None:  # fmt: skip
         self.config, self.corpus, self.folder, self.display, self.fabric = config, corpus, folder, display, fabric
-        self.raw = model
+        self.raw, self.project = model, project
         self.eos = corpus.vocabulary.ids[EOS]
         training = config.training
         if training.batch_size % fabric.world_size:
@@ -138,7 +156,8 @@ class Loop:
             while self.stop is None and not self._finished():
                 self._epoch()
         if p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero:
-            save_weights(self.folder, self.config.model, self.raw.state_dict())
+            with self._projected():
+                save_weights(self.folder, self.config.model, self.raw.state_dict())
         done = p.epoch - 1
         if self.stop is None:
             self.stop = "all epochs done" if p.stage == "main" or not training.finetune_epochs else "finetuned"
@@ -227,9 +246,10 @@ class Loop:
         lengths_B = None if window.lengths_B is None else self._tensor(window.lengths_B)
         states = self.states if training.unit == "stream" else None
         divisor = whole.tokens / self.fabric.world_size
-        output = self.model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
         self.optimizer.zero_grad()
-        self.fabric.backward(output.loss + penalties(training, output, lengths_B))
+        with self._projected():
+            output = self.model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
+            self.fabric.backward(output.loss + penalties(training, output, lengths_B))
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=training.gradient_clip or math.inf, error_if_nonfinite=False
         )
@@ -240,6 +260,24 @@ class Loop:
             self.average.update()
         self.states = [tuple(state.detach() for state in layer) for layer in output.states]
         return float(output.loss.detach())
+
+    @contextmanager
+    def _projected(self) -> Iterator[None]:
+        """The model with its weights projected, if they are to be."""
+        if self.project is None:
+            yield
+            return
+        named = dict(self.raw.named_parameters())
+        kept = {name: (named[name].detach().clone(), value) for name, value in self.project(named).items()}
+        with torch.no_grad():
+            for name, (_, value) in kept.items():
+                named[name].copy_(value)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, (dense, _) in kept.items():
+                    named[name].copy_(dense)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.from_numpy(array).contiguous().to(self.fabric.device)
@@ -258,12 +296,13 @@ class Loop:
         began = time.monotonic()
         if self.average is not None:
             self.average.swap()
-        result = evaluate(
-            self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=training.evaluation_batch_size
-        )
-        improved = math.isfinite(result.loss_nats) and (p.best_nats is None or result.loss_nats < p.best_nats)
-        if improved and self.fabric.is_global_zero:
-            save_weights(self.folder, self.config.model, self.raw.state_dict())
+        with self._projected():
+            result = evaluate(
+                self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=training.evaluation_batch_size
+            )
+            improved = math.isfinite(result.loss_nats) and (p.best_nats is None or result.loss_nats < p.best_nats)
+            if improved and self.fabric.is_global_zero:
+                save_weights(self.folder, self.config.model, self.raw.state_dict())
         if self.average is not None:
             self.average.swap()
         rate_now, train_loss = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.tokens)

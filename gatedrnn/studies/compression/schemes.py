@@ -4,7 +4,6 @@ Equations: Li et al. 2018, sec. 4.3: round, w → r·round(w / r); round & clip,
 at a low rank; SVD+ at half that rank. Departs: the small form is what is stored, not a dense matrix with small content.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,7 +79,7 @@ def compressed(model: LanguageModel, scheme: Scheme) -> dict[str, Tensor]:
 
     Raises: ArgumentError: a gate that the cell lacks (names those it has), or a rank as high as a weight's.
     """
-    saved, concerned = model.state_dict(), dict(_weights(model, scheme))
+    saved, concerned = model.state_dict(), places_by_weight(model, scheme)
     if model.config.tied:
         del saved["decoder.weight"]
     for name, places in concerned.items():
@@ -91,7 +90,7 @@ def compressed(model: LanguageModel, scheme: Scheme) -> dict[str, Tensor]:
                 kept = part_of(blocks_of(value), first, last)
                 blocks += [Block(first + b.first, first + b.last, b.form, b.parts) for b in kept]
             else:
-                blocks.append(Block(first, last, *_small(matrix[first:last], name, setting)))
+                blocks.append(Block(first, last, *small_form(matrix[first:last], name, setting)))
         saved[name] = CompressedWeight(blocks, value.shape[1])
     return saved
 
@@ -100,15 +99,18 @@ Places = list[tuple[int, int, Scheme | None]]
 """First row, last + 1, and what is done to these rows."""
 
 
-def _weights(model: LanguageModel, scheme: Scheme) -> Iterator[tuple[str, Places]]:
+def places_by_weight(model: LanguageModel, scheme: Scheme) -> dict[str, Places]:
+    """What is done to which rows of the weights concerned, by name."""
+    found = {}
     for k, layer in enumerate(model.layers):
         held: Any = layer
         places = _places(held.spec, scheme)
         for weight in ("weight_ih_l0", "weight_hh_l0"):
-            yield f"layers.{k}.{weight}", places
+            found[f"layers.{k}.{weight}"] = places
     if (scheme.weights or ("all" if scheme.whole else "recurrent")) == "all":
         for name in ("embedding.weight",) if model.config.tied else ("embedding.weight", "decoder.weight"):
-            yield name, [(0, model.embedding.num_embeddings, scheme)]
+            found[name] = [(0, model.embedding.num_embeddings, scheme)]
+    return found
 
 
 def _places(spec: Spec, scheme: Scheme) -> Places:
@@ -152,7 +154,8 @@ def _with(scheme: Scheme, given: str, setting: str) -> Scheme:
     return replace(scheme, **{field: value})  # type: ignore[arg-type]
 
 
-def _small(matrix: Tensor, name: str, scheme: Scheme) -> tuple[str, dict[str, Tensor]]:
+def small_form(matrix: Tensor, name: str, scheme: Scheme) -> tuple[str, dict[str, Tensor]]:
+    """Form and parts of a matrix, rows of the weight `name`. Raises: ArgumentError: a rank that is no lower than the matrix's."""
     if scheme.method == "round":
         return grid(matrix, scheme.step)
     if scheme.method == "clip":

@@ -1,0 +1,51 @@
+"""Weights that stay in a scheme while they are trained: after every step they are as near to it as can be.
+
+Equations: of the schemes, Li et al. 2018, sec. 4.3. The gradient is that of the projected weights, the step is made on the dense
+ones, so that steps smaller than a code's add up (Courbariaux, Bengio & David 2015). Departs: the paper does not train again.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gatedrnn.models import LanguageModel
+from gatedrnn.sequence.forms import FORMS
+from gatedrnn.studies.compression.schemes import Places, Scheme, places_by_weight, small_form
+
+
+class Projection:
+    """Dense weights → the weights that a scheme would store for them.
+
+    A low rank follows the weights: from step to step, its row space is improved by one multiplication (a power iteration), which
+    costs little beside a singular-value decomposition and keeps up with weights that change slowly.
+
+    Args: model: whose weights; nothing of it is kept. scheme: as for `compressed`.
+    Raises: ArgumentError: as `compressed`.
+    """
+
+    def __init__(self, model: LanguageModel, scheme: Scheme) -> None:
+        self._places: dict[str, Places] = places_by_weight(model, scheme)
+        self._spaces: dict[tuple[str, int], Tensor] = {}
+
+    def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights concerned, by name, projected."""
+        found = {}
+        for name, places in self._places.items():
+            matrix = weights[name].detach().clone()
+            for first, last, setting in places:
+                if setting is not None:
+                    matrix[first:last] = self._projected(matrix[first:last], name, first, setting)
+            found[name] = matrix
+        return found
+
+    def _projected(self, rows: Tensor, name: str, first: int, setting: Scheme) -> Tensor:
+        space = self._spaces.get((name, first))
+        if setting.method == "svd" and space is not None:
+            space = torch.linalg.qr(rows.t() @ (rows @ space)).Q
+            self._spaces[name, first] = space
+            return (rows @ space) @ space.t()
+        form, parts = small_form(rows, name, setting)
+        if setting.method == "svd":
+            self._spaces[name, first] = torch.linalg.qr(parts["right"].t()).Q
+        return FORMS[form](parts, rows.shape[1])
