@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gatedrnn.core.checks import positive_int
+from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
-from gatedrnn.core.files import write_json, write_text
+from gatedrnn.core.files import write_json, write_text, write_with
 from gatedrnn.data import Corpus, find_splits
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_tensors
@@ -34,6 +34,8 @@ from gatedrnn.training.run import (
 )
 
 COMPRESSION_FILE = "compression.json"
+_WHOLE = ("bf16", "int8", "int4")
+"""Methods for every weight, that the table has besides the published ones."""
 _TIMED_TOKENS = {1: 2_000, 64: 60_000}
 """Tokens read to measure the speed, by batch size."""
 
@@ -48,43 +50,51 @@ def compress(options: Any) -> int:
         raise ArgumentError(
             "compress", "needs one RUN, --method and --out, or --table", got, "Try --method int8 --out DIR"
         )
-    scheme = _scheme(options)
-    folder, out = Path(options.run[0]), Path(options.out)
+    scheme, folder, out = _scheme(options), Path(options.run[0]), Path(options.out)
     run = load_run(folder)
     tokens = _tokens(run, options)
-    if options.retrain:
-        positive_int("compress.retrain", options.retrain)
     if not (options.resume and options.retrain):
         check_free(out)
-    with Console(stderr=True, quiet=options.json).status(f"measuring {folder}"):
+    console = Console(stderr=True, quiet=options.json)
+    with console.status(f"measuring {folder}"):
         before = _measured(run, folder, tokens)
     if options.retrain and not _retrain(run, scheme, options, out):
         return 1
-    with Console(stderr=True, quiet=options.json).status(f"compressing {folder}"):
-        if options.retrain:
-            save_tensors(out, compressed(load_run(out).model, scheme))
-            shutil.rmtree(out / CHECKPOINT_FOLDER, ignore_errors=True)
-        else:
-            _write(run, folder, out, scheme)
-        try:
-            after = _measured(load_run(out), out, tokens)
-        except GatedRNNError:
-            shutil.rmtree(out, ignore_errors=True)
-            raise
+    with console.status(f"compressing {folder}"):
+        after = _compressed(run, scheme, options, tokens)
     record: dict[str, Any] = {
         f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
     }
     write_json(out / COMPRESSION_FILE, {"method": options.method, "from": str(folder), **record})
     if options.json:
         print(json.dumps(record))
-        return 0
+    else:
+        _print(record, out)
+    return 0
+
+
+def _compressed(run: Run, scheme: Scheme, options: Any, tokens: np.ndarray | None) -> dict[str, Any]:
+    """Write the run, or what was trained on from it, in small forms; its measures."""
+    out = Path(options.out)
+    if options.retrain:
+        save_tensors(out, compressed(load_run(out).model, scheme))
+        shutil.rmtree(out / CHECKPOINT_FOLDER, ignore_errors=True)
+        return _measured(load_run(out), out, tokens)
+    _write(run, run.folder, out, scheme)
+    try:
+        return _measured(load_run(out), out, tokens)
+    except GatedRNNError:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _print(record: dict[str, Any], out: Path) -> None:
     share = 100 * record["bytes_after"] / record["bytes_before"]
     print(f"{record['bytes_before']:,} → {record['bytes_after']:,} bytes ({share:.1f} %)")
-    if tokens is not None:
+    if record["perplexity_before"] is not None:
         change = 100 * (record["perplexity_after"] / record["perplexity_before"] - 1)
         print(f"perplexity {record['perplexity_before']:.2f} → {record['perplexity_after']:.2f} ({change:+.2f} %)")
     print(f"the compressed run is in {out}")
-    return 0
 
 
 _RATE = 0.1  # of the run's learning rate, to train on with
@@ -118,6 +128,9 @@ def _retrain(run: Run, scheme: Scheme, options: Any, out: Path) -> bool:
 
 
 def _scheme(options: Any) -> Scheme:
+    positive_int("compress.retrain", options.retrain, minimum=0)
+    if options.learning_rate is not None:
+        positive_number("compress.learning_rate", options.learning_rate)
     gates = None if options.gates is None else tuple(name.strip() for name in options.gates.split(","))
     return Scheme(options.method, gates, options.weights, options.step, options.clip, options.rank)
 
@@ -170,17 +183,18 @@ def _speed(run: Run, tokens: np.ndarray, batch_size: int) -> float:
 
 
 def _table(options: Any) -> None:
-    """Every published scheme for every run."""
+    """Every published scheme, and a deployer's, for every run."""
     if options.method is not None:
         raise ArgumentError("compress", "takes --method or --table", f"--method {options.method}", "Drop one of them")
     rows = [row for run in load_runs(options.run) for row in _rows(run, options)]
     if options.out:
         write_json(Path(options.out) / "table.json", rows)
         write_text(Path(options.out) / "table.md", _markdown(rows))
+        _draw(rows, Path(options.out))
     if options.json:
         print(json.dumps(rows))
         return
-    table = Table(title="compression of input and forget gates' weights")
+    table = Table(title="compression: round, clip and SVD of input and forget gates, the others of every weight")
     for name in _COLUMNS:
         table.add_column(name, overflow="fold", justify="left" if name in ("run", "scheme") else "right")
     for row in rows:
@@ -196,6 +210,7 @@ def _rows(run: Run, options: Any) -> Iterator[dict[str, Any]]:
         )
     hidden = max(run.config.model.hidden_sizes)
     schemes: dict[str, Scheme | None] = {"original": None} | published(hidden)
+    schemes |= {name: Scheme(name) for name in _WHOLE}
     first = 0.0
     for name, scheme in schemes.items():
         with (
@@ -236,6 +251,29 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [row["run"], row["scheme"], f"{row['perplexity']:.2f}", change, f"{row['bytes']:,}", *speeds]
 
 
+def _by_run(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        runs.setdefault(row["run"], []).append(row)
+    return runs
+
+
 def _markdown(rows: list[dict[str, Any]]) -> str:
-    head = [f"| {' | '.join(_COLUMNS)} |", "|---|---|--:|--:|--:|--:|--:|"]
-    return "\n".join([*head, *(f"| {' | '.join(_cells(row))} |" for row in rows)]) + "\n"
+    """Perplexities with the runs side by side, as published; then everything, a line a run and scheme."""
+    runs = _by_run(rows)
+    schemes = [row["scheme"].split(" (")[0] for row in next(iter(runs.values()))]
+    lines = [f"| perplexity | {' | '.join(schemes)} |", "|---|" + "--:|" * len(schemes)]
+    for run, found in runs.items():
+        first, *others = (_cells(row) for row in found)
+        lines.append(f"| {run} | {first[2]} | {' | '.join(f'{cells[2]} ({cells[3]})' for cells in others)} |")
+    lines += ["", f"| {' | '.join(_COLUMNS)} |", "|---|---|--:|--:|--:|--:|--:|"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cells(row))} |" for row in rows)]) + "\n"
+
+
+def _draw(rows: list[dict[str, Any]], folder: Path) -> None:
+    from gatedrnn.plots.compression import change_by_bytes
+    from gatedrnn.plots.trees import save
+
+    figure = change_by_bytes(_by_run(rows))
+    for kind in ("pdf", "png", "svg"):
+        write_with(folder / f"table.{kind}", lambda path, kind=kind: save(figure, path, kind))

@@ -202,7 +202,7 @@ def _compress(parser: ArgumentParser) -> None:
 
     parser.add_argument("run", metavar="RUN", nargs="+", type=str, help="folder of a trained run; several with --table")
     parser.add_argument("--method", choices=METHODS, help="what is done to the weights")
-    told = "comma-separated, `input=64` for a gate's own rank or step [input,forget by round, clip, svd and binary; every row by int8, int4 and bf16]"
+    told = "comma-separated, `input=64` for a gate's own rank or step [input,forget; every row by int8, int4 and bf16]"
     parser.add_argument("--gates", metavar="NAMES", type=str | None, help=told)
     parser.add_argument(
         "--weights", choices=WEIGHTS, help="recurrent: those of the layers; all: embedding and decoder too"
@@ -214,9 +214,11 @@ def _compress(parser: ArgumentParser) -> None:
         "--data", metavar="FILE", type=str | None, help="text to measure on [the run's validation text]"
     )
     parser.add_argument(
-        "--out", metavar="DIR", type=str | None, help="the compressed run; with --table, for table.md and .json"
+        "--out", metavar="DIR", type=str | None, help="the compressed run; with --table, for table.md, .json and .png"
     )
-    parser.add_argument("--table", action="store_true", help="the published table: round, round & clip, SVD, SVD+")
+    parser.add_argument(
+        "--table", action="store_true", help="round, round & clip, SVD, SVD+, bf16, int8, int4: what each costs"
+    )
     parser.add_argument(
         "--retrain", type=int, default=0, metavar="EPOCHS", help="train on, with the weights projected at every step"
     )

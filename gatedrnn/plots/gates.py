@@ -1,6 +1,7 @@
 """Pictures of gates: histograms of several models over each other, averages by word, update frequency by unit group."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,14 @@ from matplotlib.figure import Figure
 
 from gatedrnn.plots.trees import AGREED, FAINT, INK, OWN
 
-COLORS = (AGREED, OWN, "#4338ca", "#a16207")
-"""Of models, in their order."""
+COLORS = (AGREED, OWN, "#4338ca", "#a16207", "#0f766e", "#9f1239")
+"""Of models, in their order, and again from the first."""
 
 
 def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """A panel a gate and layer; the models' histograms lie over each other, each as a share of its values.
+
+    In the model's colour stands how many of a gate's values are nearly binary: below 0.1 or above 0.9.
 
     Args: runs: by model the layers, each as `LayerStatistics` in plain values.
     """
@@ -23,16 +26,20 @@ def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     panels: Any = figure.subplots(depth, len(names), squeeze=False)
     for row, column in np.ndindex(depth, len(names)):
         axes, name = panels[row, column], names[column]
-        for color, (run, layers) in zip(COLORS, runs.items(), strict=False):
+        for color, (run, layers) in zip(cycle(COLORS), runs.items(), strict=False):
             found = layers[row]["gates"].get(name) if row < len(layers) else None
             if found is None:
                 continue
             shares = 100 * np.asarray(found["counts"]) / max(1, sum(found["counts"]))
             axes.stairs(shares, np.linspace(found["start"], 1, len(shares) + 1), color=color, fill=True, alpha=0.28)
             axes.stairs(shares, np.linspace(found["start"], 1, len(shares) + 1), color=color, linewidth=1.3, label=run)
+            if found["start"] == 0:  # a candidate is neither closed nor open
+                share, line = 100 * (found["low"] + found["high"]), len(axes.texts)
+                axes.text(0.5, 0.97 - 0.11 * line, f"{share:.0f} % outside 0.1…0.9", color=color, fontsize=6.5,
+                          transform=axes.transAxes, ha="center", va="top")  # fmt: skip
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=7, color=FAINT)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * (1 + 0.1 * len(axes.texts)))
         if row == 0:
             axes.set_title(name.replace("_", " "), fontsize=9, color=INK)
         if column == 0:
@@ -49,7 +56,7 @@ def update_frequencies(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figur
     figure = Figure(figsize=(2.7 * depth + 0.6, 2.6), layout="constrained")
     panels: Any = figure.subplots(1, depth, squeeze=False, sharey=True)
     for row, axes in enumerate(panels[0]):
-        for color, (run, layers) in zip(COLORS, runs.items(), strict=False):
+        for color, (run, layers) in zip(cycle(COLORS), runs.items(), strict=False):
             values = layers[row]["update_frequency"] if row < len(layers) else []
             if values:
                 places = (np.arange(len(values)) + 0.5) / len(values)

@@ -26,7 +26,7 @@ from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.distribution import make_fabric
-from gatedrnn.training.evaluation import evaluate
+from gatedrnn.training.evaluation import Evaluation, evaluate
 from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.penalties import penalties
 from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_free, locked, write_run
@@ -294,17 +294,7 @@ class Loop:
         """Score the validation text, keep the model if it is the best, adapt the learning rate, and end the epoch."""
         p, training = self.progress, self.config.training
         began = time.monotonic()
-        if self.average is not None:
-            self.average.swap()
-        with self._projected():
-            result = evaluate(
-                self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=training.evaluation_batch_size
-            )
-            improved = math.isfinite(result.loss_nats) and (p.best_nats is None or result.loss_nats < p.best_nats)
-            if improved and self.fabric.is_global_zero:
-                save_weights(self.folder, self.config.model, self.raw.state_dict())
-        if self.average is not None:
-            self.average.swap()
+        result, improved = self._scored()
         rate_now, train_loss = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.tokens)
         p.base_rate = plateau(training, p.base_rate, result.loss_nats, p.best_nats)
         p.losses_nats.append(result.loss_nats)
@@ -333,6 +323,21 @@ class Loop:
         self.display.end_epoch(record)
         if self._mean(self._out_of_time())[0]:
             self.stop = self._budget()
+
+    def _scored(self) -> tuple[Evaluation, bool]:
+        """The validation text's score, and whether it is the best so far; the model that has it is saved."""
+        best = self.progress.best_nats
+        if self.average is not None:
+            self.average.swap()
+        with self._projected():
+            size = self.config.training.evaluation_batch_size
+            result = evaluate(self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=size)
+            improved = math.isfinite(result.loss_nats) and (best is None or result.loss_nats < best)
+            if improved and self.fabric.is_global_zero:
+                save_weights(self.folder, self.config.model, self.raw.state_dict())
+        if self.average is not None:
+            self.average.swap()
+        return result, improved
 
     def _budget(self) -> str:
         return f"the budget of {self.config.training.minutes:g} minutes is spent"

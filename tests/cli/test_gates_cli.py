@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from safetensors.torch import load_file
 from terminal import fails, record, works
 
 from gatedrnn.models.saving import WEIGHTS_FILE
@@ -80,12 +81,56 @@ def test_a_compressed_run_goes_through_every_command(work, tmp_path, method):
 def test_the_table_has_every_scheme_of_every_run(work, tmp_path):
     arguments = ["compress", work / "run", work / "lstm", "--table", "--data", text(work), "--out", tmp_path]
     rows = record(*arguments)
-    schemes = ["original", "round", "round & clip", "SVD (rank 2)", "SVD+ (rank 1)"]
-    assert [row["scheme"] for row in rows] == schemes * 2 and [row["run"] for row in rows] == ["run"] * 5 + ["lstm"] * 5
+    schemes = ["original", "round", "round & clip", "SVD (rank 2)", "SVD+ (rank 1)", "bf16", "int8", "int4"]
+    assert [row["scheme"] for row in rows] == schemes * 2 and [row["run"] for row in rows] == ["run"] * 8 + ["lstm"] * 8
     assert rows == json.loads((tmp_path / "table.json").read_text())
     assert rows[0]["change_percent"] == 0 and all(row["bytes"] < rows[0]["bytes"] * 1.05 for row in rows[:5])
     lines = (tmp_path / "table.md").read_text().splitlines()
-    assert len(lines) == 12 and f"{rows[3]['perplexity']:.2f}" in lines[5]
+    assert lines[0] == "| perplexity | original | round | round & clip | SVD | SVD+ | bf16 | int8 | int4 |"
+    assert (
+        lines[2].startswith("| run |")
+        and f"{rows[3]['perplexity']:.2f} ({rows[3]['change_percent']:+.2f} %)" in lines[2]
+    )
+    assert len(lines) == 23 and f"{rows[3]['perplexity']:.2f}" in lines[10]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"table.{kind}" for kind in ("json", "md", "pdf", "png", "svg")
+    }
+
+
+@pytest.mark.parametrize("method", ["svd", "round", "int4"])
+def test_retraining_brings_perplexity_back_and_stays_in_the_scheme(work, tmp_path, method):
+    options = [
+        "--method",
+        method,
+        "--step",
+        "0.5",
+        "--rank",
+        "1",
+        "--gates",
+        "input,forget,output",
+        "--data",
+        text(work),
+    ]
+    alone = record("compress", work / "run", *options, "--out", tmp_path / "alone")
+    trained = record("compress", work / "run", *options, "--retrain", "2", "--out", tmp_path / "trained")
+    assert trained["perplexity_after"] < alone["perplexity_after"]
+    assert trained["bytes_after"] == pytest.approx(alone["bytes_after"], rel=0.02)
+    again = record("evaluate", tmp_path / "trained", "--data", text(work), "--batch-size", 20)
+    assert again["perplexity"] == pytest.approx(trained["perplexity_after"], rel=1e-5)
+    lines = (tmp_path / "trained" / "metrics.jsonl").read_text().splitlines()
+    best = min(json.loads(line)["valid_perplexity"] for line in lines)
+    found = record("evaluate", tmp_path / "trained", "--data", work / "text" / "valid.txt", "--batch-size", 32)
+    assert len(lines) == 2 and found["perplexity"] == pytest.approx(best, rel=1e-3)
+    assert not (tmp_path / "trained" / "checkpoint").exists()
+
+
+def test_a_gate_may_have_its_own_rank(work, tmp_path):
+    found = record(
+        "compress", work / "lstm", "--method", "svd", "--gates", "input=1,forget=3", "--out", tmp_path / "out"
+    )
+    names = load_file(tmp_path / "out" / WEIGHTS_FILE)
+    ranks = [value.shape[0] for name, value in names.items() if name.endswith("/right")]
+    assert sorted(set(ranks)) == [1, 3] and found["bytes_after"] < found["bytes_before"]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +141,16 @@ def test_the_table_has_every_scheme_of_every_run(work, tmp_path):
         (["--method", "int8", "--table"], "compress: takes --method or --table; got --method int8"),
         (["--method", "svd", "--rank", "16", "--out", "{new}"], "compress.rank: must be below 16; got rank=16"),
         (["--method", "round", "--gates", "input,reset", "--out", "{new}"], "must be gates of the cell: input_gate, "),
+        (["--method", "int8", "--gates", "input=4", "--out", "{new}"], "int8 has no setting for a gate; got 'input=4'"),
+        (["--method", "svd", "--gates", "input=x", "--out", "{new}"], "a gate its rank as a number; got 'input=x'"),
+        (
+            ["--method", "svd", "--retrain", "-1", "--out", "{new}"],
+            "compress.retrain: must be ",
+        ),
+        (
+            ["--method", "svd", "--retrain", "1", "--learning-rate", "0", "--out", "{new}"],
+            "compress.learning_rate: must be ",
+        ),
         (["--method", "int8", "--data", "none.txt", "--out", "{new}"], "none.txt: must be a readable file"),
     ],
 )

@@ -12,7 +12,7 @@ from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.saving import WEIGHTS_FILE, save, save_tensors
 from gatedrnn.sequence.compressed import as_dense
 from gatedrnn.sequence.forms import FORMS, SMALL, grid, low_rank
-from gatedrnn.studies.compression import METHODS, Scheme, compressed, published
+from gatedrnn.studies.compression import METHODS, Projection, Scheme, compressed, published
 
 SHAPES = [(1, 1), (3, 7), (8, 8), (5, 16), (12, 33)]
 
@@ -159,3 +159,64 @@ def test_a_small_file_that_does_not_fit_is_one_line(tmp_path, kind):
     with pytest.raises(CheckpointError, match=r"model\.safetensors: .*; got ") as error:
         LanguageModel.from_pretrained(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_projection_is_what_would_be_stored_and_projecting_twice_changes_nothing(method):
+    model, scheme = make(), Scheme(method, ("input", "forget"), rank=3)
+    weights = dict(model.named_parameters())
+    project = Projection(model, scheme)
+    found = project(weights)
+    assert set(found) == {f"layers.{k}.weight_{kind}_l0" for k in (0, 1) for kind in ("ih", "hh")}
+    stored = compressed(model, scheme)
+    for name, value in found.items():
+        torch.testing.assert_close(value, as_dense(stored[name]), atol=1e-5, rtol=1e-4)
+    again = project({**weights, **found})
+    for name, value in found.items():
+        torch.testing.assert_close(again[name], value, atol=1e-5, rtol=1e-4)
+    assert not any(torch.equal(value, weights[name]) for name, value in found.items())
+
+
+def test_a_low_rank_follows_weights_that_change():
+    model = make("lstm")
+    project, generator = Projection(model, Scheme("svd", ("input",), rank=3)), torch.Generator().manual_seed(0)
+    weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for _ in range(60):
+        for value in weights.values():
+            value.add_(torch.randn(value.shape, generator=generator), alpha=0.002)
+        found = project(weights)
+    for name, value in found.items():
+        rows = weights[name][: len(weights[name]) // 4]
+        best = torch.linalg.svdvals(rows)[3:].norm()
+        assert torch.linalg.matrix_rank(value[: len(rows)], rtol=1e-4) == 3
+        assert best <= (value[: len(rows)] - rows).norm() * 1.0001 and (value[: len(rows)] - rows).norm() < 1.02 * best
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_expand_makes_a_compressed_model_trainable(tmp_path, tied):
+    model = make(tied=tied)
+    small = loaded(tmp_path, model, compressed(model, Scheme("int8")))
+    tokens = torch.randint(0, 30, (6, 2))
+    expected = small(tokens).logits
+    assert not any(p.requires_grad for p in small.parameters() if p.dim() == 2)
+    assert small.expand() is small and all(p.requires_grad for p in small.parameters())
+    torch.testing.assert_close(small(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+    small(tokens, targets=tokens).loss.backward()
+    assert (
+        all(p.grad is not None for p in small.parameters()) and (small.decoder.weight is small.embedding.weight) == tied
+    )
+
+
+def test_schemes_add_up_and_a_compressed_model_is_saved_as_it_is(tmp_path):
+    model = make("lstm")
+    first = loaded(tmp_path / "a", model, compressed(model, Scheme("svd", ("input=2", "forget=4"))))
+    second = loaded(tmp_path / "b", model, compressed(first, Scheme("int8", ("output",))))
+    weight = second.layers[0].weight_hh_l0
+    assert [(block.form, *map(len, list(block.parts.values())[1:])) for block in weight.blocks] == [
+        ("factors", 2), ("factors", 4), ("float32",), ("int8", 12),
+    ]  # fmt: skip
+    second.save_pretrained(tmp_path / "c")
+    assert (tmp_path / "c" / WEIGHTS_FILE).read_bytes() == (tmp_path / "b" / WEIGHTS_FILE).read_bytes()
+    again = LanguageModel.from_pretrained(tmp_path / "c")
+    tokens = torch.randint(0, 30, (6, 2))
+    assert torch.equal(again(tokens).logits, second(tokens).logits)

@@ -1,0 +1,51 @@
+"""What compression costs, drawn: the change of perplexity against the bytes of the file."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from gatedrnn.plots.gates import COLORS
+from gatedrnn.plots.trees import FAINT, INK
+
+_MARKS = "osD^vP*Xd<>"
+
+
+def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """A mark a scheme, a colour a run; the file's size is relative to the run's own, the change in percent.
+
+    Args: runs: by name the rows of the table, the original first: scheme, bytes, change_percent. Changes that are not finite, or
+        over 100 %, lie on the upper edge.
+    """
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    schemes = list(dict.fromkeys(_family(row["scheme"]) for rows in runs.values() for row in rows))[1:]
+    for color, (run, rows) in zip(cycle(COLORS), runs.items(), strict=False):
+        whole = rows[0]["bytes"]
+        for row in rows[1:]:
+            mark = _MARKS[schemes.index(_family(row["scheme"])) % len(_MARKS)]
+            change = row["change_percent"]
+            place = change if change <= _MOST else _MOST
+            axes.plot(100 * row["bytes"] / whole, place, mark, color=color, markersize=7, alpha=0.85)
+        axes.plot([], [], color=color, linewidth=4, label=run)
+    for scheme, mark in zip(schemes, _MARKS * 2, strict=False):
+        axes.plot([], [], mark, color=FAINT, markersize=6, label=scheme)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.axhline(0, color=FAINT, linewidth=0.8)
+    axes.set_xlim(0, 105)
+    axes.set_xlabel("bytes, % of the original's", fontsize=9, color=INK)
+    axes.set_ylabel("change of perplexity, %", fontsize=9, color=INK)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    return figure
+
+
+_MOST = 100.0
+
+
+def _family(scheme: str) -> str:
+    """A scheme's name without its rank."""
+    return scheme.split(" (")[0]
