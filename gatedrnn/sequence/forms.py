@@ -124,7 +124,11 @@ def dense(blocks: Iterable[Block], columns: int) -> Tensor:
 
 def rows(blocks: Iterable[Block], columns: int, index: Tensor) -> Tensor:
     """Rows `index` of it, [..., C]."""
-    flat, found = index.flatten(), torch.empty(index.numel(), columns)
+    flat, blocks = index.flatten(), list(blocks)
+    if len(blocks) == 1:
+        parts = {name: part if name in _SHARED else part[flat] for name, part in blocks[0].parts.items()}
+        return FORMS[blocks[0].form](parts, columns).view(*index.shape, columns)
+    found = torch.empty(index.numel(), columns)
     for block in blocks:
         here = ((flat >= block.first) & (flat < block.last)).nonzero().squeeze(1)
         at = flat[here] - block.first

@@ -21,10 +21,11 @@ from gatedrnn.sequence.backends.cpu.product import (
     pack_transposed,
     share,
 )
-from gatedrnn.sequence.backends.cpu.simd import Ptr, barrier, keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.simd import Ptr
 from gatedrnn.sequence.backends.cpu.sizes import M_BLOCK, TOKENS
 from gatedrnn.sequence.backends.cpu.target import targets
 from gatedrnn.sequence.backends.cpu.tiles import tile_module
+from gatedrnn.sequence.backends.cpu.tiling import barrier, keep, restore, thread, threads
 
 KINDS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 GUARD = 64  # elements before and after

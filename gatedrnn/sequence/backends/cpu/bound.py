@@ -6,8 +6,8 @@ Dimensions: T steps, B batch, D input, H hidden, G columns of gates (rows `ldg` 
 
 from gatedrnn.sequence.backends.cpu.loops import weight_gradient
 from gatedrnn.sequence.backends.cpu.product import ceil_div, multiply, share
-from gatedrnn.sequence.backends.cpu.simd import keep, restore, thread, threads
 from gatedrnn.sequence.backends.cpu.sizes import REGISTERS
+from gatedrnn.sequence.backends.cpu.tiling import keep, restore, thread, threads
 
 
 def products(

@@ -6,18 +6,10 @@ What is drawn depends on the seed and the place alone, not on threads or vector 
 from numba import njit
 
 from gatedrnn.sequence.backends.cpu.functions import log
+from gatedrnn.sequence.backends.cpu.lanewise import choose_positive, minimum, philox
 from gatedrnn.sequence.backends.cpu.product import share
-from gatedrnn.sequence.backends.cpu.simd import (
-    choose_positive,
-    lanes,
-    load,
-    minimum,
-    philox,
-    splat,
-    store,
-    thread,
-    threads,
-)
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
+from gatedrnn.sequence.backends.cpu.tiling import thread, threads
 
 
 def draw(N, R, blocks, seed, starts, chance, out):

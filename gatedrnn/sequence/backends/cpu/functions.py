@@ -8,8 +8,7 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
-from gatedrnn.sequence.backends.cpu.simd import (
-    Vec,
+from gatedrnn.sequence.backends.cpu.lanewise import (
     choose_positive,
     exp64,
     exponent,
@@ -21,6 +20,7 @@ from gatedrnn.sequence.backends.cpu.simd import (
     significand,
     tanh64,
 )
+from gatedrnn.sequence.backends.cpu.simd import Vec
 
 
 def exp(x: Any) -> Any:

@@ -4,8 +4,10 @@ Dimensions: N tokens, V vocabulary.
 """
 
 from gatedrnn.sequence.backends.cpu.functions import exp, log
+from gatedrnn.sequence.backends.cpu.lanewise import largest, maximum, total
 from gatedrnn.sequence.backends.cpu.product import share
-from gatedrnn.sequence.backends.cpu.simd import lanes, largest, load, maximum, splat, store, thread, threads, total
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
+from gatedrnn.sequence.backends.cpu.tiling import thread, threads
 
 
 def cross_entropy(N, V, differentiate, logits, bias, targets, weights, losses, sums):

@@ -27,20 +27,10 @@ from gatedrnn.sequence.backends.cpu.product import (
     pack_transposed,
     share,
 )
-from gatedrnn.sequence.backends.cpu.simd import (
-    barrier,
-    fetch_to_read,
-    fetch_to_write,
-    keep,
-    lanes,
-    load,
-    pairs,
-    restore,
-    store,
-    thread,
-    threads,
-)
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
 from gatedrnn.sequence.backends.cpu.sizes import M_BLOCK, REGISTERS, TOKENS
+from gatedrnn.sequence.backends.cpu.tiling import barrier, fetch_to_read, fetch_to_write, keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.widening import pairs
 
 _REAL_BYTES = 4  # of float32; float64 fetches every line twice
 

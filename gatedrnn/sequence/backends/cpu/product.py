@@ -16,18 +16,10 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
-from gatedrnn.sequence.backends.cpu.simd import (
-    adjacent,
-    configure,
-    lanes,
-    load,
-    pairs,
-    store,
-    strip,
-    tile,
-    transpose,
-)
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
 from gatedrnn.sequence.backends.cpu.sizes import GRAIN, K_BLOCK, M_BLOCK
+from gatedrnn.sequence.backends.cpu.tiling import configure, strip, tile, transpose
+from gatedrnn.sequence.backends.cpu.widening import adjacent, pairs
 
 
 @njit

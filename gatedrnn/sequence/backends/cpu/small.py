@@ -8,27 +8,21 @@ Dimensions: M rows, N columns, K inner; ld… the distance between rows.
 
 from numba import njit
 
+from gatedrnn.sequence.backends.cpu.lanewise import fma, largest, maximum, total
 from gatedrnn.sequence.backends.cpu.pieces import BFLOAT16, BINARY, FACTOR, FLOAT32, INT4, INT8, PIECE
 from gatedrnn.sequence.backends.cpu.product import _copy_edge, _tiles, ceil_div, share
-from gatedrnn.sequence.backends.cpu.simd import (
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
+from gatedrnn.sequence.backends.cpu.sizes import K_BLOCK, M_BLOCK, REGISTERS
+from gatedrnn.sequence.backends.cpu.tiling import (
     barrier,
     configure,
     fetch_to_read,
-    fma,
     keep,
-    lanes,
-    largest,
-    load,
-    maximum,
     restore,
-    splat,
-    store,
     thread,
     threads,
     tile,
-    total,
 )
-from gatedrnn.sequence.backends.cpu.sizes import K_BLOCK, M_BLOCK, REGISTERS
 from gatedrnn.sequence.backends.cpu.widening import (
     add_dot,
     add_dot_nibbles,

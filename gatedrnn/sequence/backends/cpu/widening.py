@@ -1,11 +1,11 @@
-"""Small forms of numbers, read as vectors of float32: bytes, bfloat16, nibbles, signs."""
+"""Small forms of numbers and vectors of float32, one made of the other: bytes, bfloat16, nibbles, signs."""
 
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 
-from gatedrnn.sequence.backends.cpu.simd import I32, Ptr, Vec, declare, intrinsic
+from gatedrnn.sequence.backends.cpu.simd import I32, Ptr, Vec, broadcast, declare, intrinsic
 
 
 def _pointer(to: Any) -> Any:
@@ -110,7 +110,7 @@ _DOTS = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd"}
 def _add_dots(builder: Any, counts: Any, codes: Any, pair: Any) -> Any:
     lanes = counts.type.count
     one = builder.load(builder.bitcast(pair, I32.as_pointer()), align=2)
-    factors = builder.bitcast(_spread(builder, one, ir.VectorType(I32, lanes)), _shorts(lanes))
+    factors = builder.bitcast(broadcast(builder, one, ir.VectorType(I32, lanes)), _shorts(lanes))
     return builder.add(counts, _dots(builder, codes, factors, lanes))
 
 
@@ -152,17 +152,11 @@ def from_bfloat16(tyctx: Any, p: Any, odd: Any, like: Any) -> Any:
     return like.vec(p, types.intp, like), lower
 
 
-def _spread(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, I32(0))
-    mask = ir.Constant(ir.VectorType(I32, vector.count), [0] * vector.count)
-    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), mask)
-
-
 def _nibbles(builder: Any, p: Any, shift: Any, lanes: int) -> Any:
     """Bits shift … shift + 3, less 8, of twice as many bytes at p as there are lanes, as int16."""
     short = _shorts(lanes)
     bytes_ = builder.zext(_loaded(builder, p, 8, 2 * lanes), short)
-    moved = builder.lshr(bytes_, _spread(builder, builder.trunc(shift, short.element), short))
+    moved = builder.lshr(bytes_, broadcast(builder, builder.trunc(shift, short.element), short))
     low = builder.and_(moved, ir.Constant(short, [15] * short.count))
     return builder.sub(low, ir.Constant(short, [8] * short.count))
 
@@ -204,3 +198,47 @@ def from_signs(tyctx: Any, p: Any, first: Any, like: Any) -> Any:
         return builder.select(chosen, one, less)
 
     return like.vec(p, types.intp, like), lower
+
+
+def _bfloat16(builder: Any, x: Any) -> Any:
+    """The upper half of float32s, rounded to the nearest, ties to even; NaN stays NaN. As uint32."""
+    whole = ir.VectorType(I32, x.type.count)
+
+    def constant(n: int) -> Any:
+        return ir.Constant(whole, [n] * whole.count)
+
+    bits = builder.bitcast(x, whole)
+    odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
+    rounded = builder.lshr(builder.add(builder.add(bits, odd), constant(0x7FFF)), constant(16))
+    return builder.select(builder.fcmp_unordered("uno", x, x), constant(0x7FC0), rounded)
+
+
+def _pair(builder: Any, low: Any, high: Any) -> Any:
+    whole = ir.VectorType(I32, low.type.count)
+    shifted = builder.shl(_bfloat16(builder, high), ir.Constant(whole, [16] * whole.count))
+    return builder.or_(_bfloat16(builder, low), shifted)
+
+
+@intrinsic
+def pairs(tyctx: Any, low: Any, high: Any) -> Any:
+    """Pairs of bfloat16: lane n from lane n of both."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _pair(builder, *args)
+
+    return Vec(types.uint32, low.lanes)(low, high), lower
+
+
+@intrinsic
+def adjacent(tyctx: Any, first: Any, second: Any) -> Any:
+    """Pairs of bfloat16 of neighbours: lane n from reals 2n and 2n + 1 of both, one after the other."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        index = ir.VectorType(I32, sig.args[0].lanes)
+        low, high = (
+            builder.shuffle_vector(*args, ir.Constant(index, list(range(start, 2 * index.count, 2))))
+            for start in (0, 1)
+        )
+        return _pair(builder, low, high)
+
+    return Vec(types.uint32, first.lanes)(first, second), lower

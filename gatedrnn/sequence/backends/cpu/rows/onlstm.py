@@ -8,8 +8,9 @@ Scratch: four rows of H + lanes (f̃, 1 − f̃, ĩ, 1 − ĩ, a value for every
 from numba import njit
 
 from gatedrnn.sequence.backends.cpu.functions import exp, sigmoid, sigmoid_slope, tanh, tanh_slope
+from gatedrnn.sequence.backends.cpu.lanewise import largest, maximum, total
 from gatedrnn.sequence.backends.cpu.rows.shared import value
-from gatedrnn.sequence.backends.cpu.simd import lanes, largest, load, maximum, splat, store, total
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
 
 
 @njit

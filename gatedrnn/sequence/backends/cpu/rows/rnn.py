@@ -3,7 +3,8 @@
 from numba import njit
 
 from gatedrnn.sequence.backends.cpu.functions import sigmoid, sigmoid_slope, tanh, tanh_slope
-from gatedrnn.sequence.backends.cpu.simd import choose_positive, lanes, load, store
+from gatedrnn.sequence.backends.cpu.lanewise import choose_positive
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
 
 
 def rows(phi, slope):

@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from gatedrnn.sequence.backends.cpu.simd import choose_positive
+from gatedrnn.sequence.backends.cpu.lanewise import choose_positive
 
 
 @njit
