@@ -32,6 +32,8 @@ def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     for scheme, mark in zip(schemes, _MARKS * 2, strict=False):
         axes.plot([], [], mark, color=FAINT, markersize=6, label=scheme)
     axes.set_yscale("symlog", linthresh=1)
+    low, high = axes.get_ylim()
+    axes.set_yticks([tick for tick in _TICKS if low <= tick <= max(high, 1)])
     axes.axhline(0, color=FAINT, linewidth=0.8)
     axes.set_xlim(0, 105)
     axes.set_xlabel("bytes, % of the original's", fontsize=9, color=INK)
@@ -44,6 +46,7 @@ def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
 
 
 _MOST = 100.0
+_TICKS = (-10, -5, -2, -1, -0.5, 0, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 def _family(scheme: str) -> str:

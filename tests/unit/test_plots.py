@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from page import Page
 
+from gatedrnn.plots.compression import change_by_bytes
 from gatedrnn.plots.evaluations import write_syntax_report
 from gatedrnn.plots.page import draw
 from gatedrnn.plots.report import write_report
@@ -178,3 +179,20 @@ def test_the_page_of_minimal_pairs_tells_every_run_and_phenomenon(tmp_path):
     assert rows[:6] == ["phenomenon", "runs/a", "runs/b", "pairs", "skipped", "identical"]
     assert rows[6:12] == ["<i>agreement", "62.5", "75.0", "1,600 / 1,500", "3", "0 / 100"]
     assert rows[12:18] == ["none", "–", "–", "0", "7", "0"] and rows[18:21] == ["mean", "62.5", "–"]
+
+
+def test_change_by_bytes_marks_every_scheme_of_every_run(tmp_path):
+    def rows(*changes):
+        names = ("original", "SVD (rank 4)", "int8")
+        return [
+            {"scheme": name, "bytes": 100 - 30 * k, "change_percent": change}
+            for k, (name, change) in enumerate(zip(names, changes, strict=True))
+        ]
+
+    figure = change_by_bytes({"one": rows(0.0, 5.0, 0.1), "two": rows(0.0, float("inf"), -0.5)})
+    axes = figure.axes[0]
+    marks = [tuple(float(value[0]) for value in line.get_data()) for line in axes.lines if len(line.get_xdata()) == 1]
+    assert marks == [(70, 5.0), (40, 0.1), (70, 100.0), (40, -0.5)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two", "SVD", "int8"]
+    save(figure, tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 5000

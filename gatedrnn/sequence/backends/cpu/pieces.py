@@ -34,8 +34,8 @@ _KINDS = {
     "bf16": BFLOAT16,
     "int4": INT4,
     "grid4": INT4,
+    "binary": BINARY,
 }
-_KINDS["binary"] = BINARY
 PIECE, FACTOR, _HEADER = 5, 4, 9
 _LINE = 64
 
