@@ -21,7 +21,12 @@ def run(script: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize(
     ("script", "expected"),
-    [("drop_in.py", "master_forget"), ("torch_weights.py", "largest difference"), ("train_tiny.py", "(X ")],
+    [
+        ("drop_in.py", "master_forget"),
+        ("torch_weights.py", "largest difference"),
+        ("train_tiny.py", "(X "),
+        ("compress.py", "factors"),
+    ],
 )
 def test_example(script: str, expected: str):
     assert expected in run(script)
