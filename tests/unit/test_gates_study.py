@@ -114,9 +114,14 @@ def test_averages_by_word_are_means_over_units():
 
 
 def test_pictures_name_what_they_show():
-    layer = {"gates": {"input_gate": {"counts": [1, 2, 3], "start": 0.0}}, "update_frequency": [0.5, 0.25]}
+    layer = {
+        "gates": {"input_gate": {"counts": [1, 2, 3], "start": 0.0, "low": 0.25, "high": 0.5}},
+        "update_frequency": [0.5, 0.25],
+    }
     runs = {"one": [layer], "two": [layer, layer]}
-    assert all(text in to_svg(histograms(runs)) for text in ("input gate", "layer 2", "one", "two"))
+    assert all(
+        text in to_svg(histograms(runs)) for text in ("input gate", "layer 2", "one", "two", "75 % outside 0.1…0.9")
+    )
     assert all(text in to_svg(update_frequencies(runs)) for text in ("layer 1", "% of steps updated"))
     drawn = to_svg(gates_of_words(["US$", "cat"], {"1 input gate": [0.25, 0.75]}))
     assert all(text in drawn for text in ("US$", "cat", "0.25", "0.75", "1 input gate"))
