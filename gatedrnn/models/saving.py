@@ -10,6 +10,7 @@ from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, read_yaml, write_with, write_yaml
 from gatedrnn.models.config import LanguageModelConfig
 from gatedrnn.sequence.compressed import CompressedWeight, compressed, gather, stored_parts
+from gatedrnn.sequence.forms import is_small
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
@@ -39,6 +40,18 @@ def save_tensors(folder: Path | str, tensors: dict[str, Tensor]) -> None:
         write_with(path, lambda temporary: save_file(kept, temporary))
     except SafetensorError as error:
         raise DataError(str(path), "must be writable", str(error), ROOM) from error
+
+
+def is_compressed(folder: Path | str) -> bool:
+    """Whether `model.safetensors` holds weights in small forms. Raises: CheckpointError: it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(folder) / WEIGHTS_FILE
+    try:
+        with safe_open(path, framework="pt") as file:
+            return any(is_small(name) for name in file.keys())  # noqa: SIM118 - the file is no mapping
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
 
 
 def read_config(folder: Path | str) -> LanguageModelConfig:

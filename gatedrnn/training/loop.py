@@ -29,7 +29,7 @@ from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.evaluation import Evaluation, evaluate
 from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.penalties import penalties
-from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_free, locked, write_run
+from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_begun, check_free, locked, write_run
 from gatedrnn.training.schedule import gates_at, no_longer_better, plateau, rate, starts_averaging
 from gatedrnn.training.state import Progress, check_same, checksum, collect, restore
 
@@ -88,9 +88,9 @@ def train(
         weights: a model's state dict to begin with, else weights are drawn.
         project: applied to the weights for every step, validation and what is saved; steps add up in the weights behind them.
 
-    Raises: DataError: the folder holds a run (without `resume`), or one that is live. CheckpointError: its checkpoints are
-        damaged. ArgumentError: the model cannot be built, the device is unknown, the text is another one, or the loss
-        explodes; the run then holds the best weights and its checkpoints.
+    Raises: DataError: the folder holds a run (without `resume`), one that is live, or a trained model without a checkpoint.
+        CheckpointError: its checkpoints are damaged. ArgumentError: the model cannot be built, the device is unknown, the text
+        is another one, or the loss explodes; the run then holds the best weights and its checkpoints.
     """
     keep_freed_memory()
     config = replace(config, model=replace(config.model, vocabulary_size=len(corpus.vocabulary)))
@@ -104,6 +104,8 @@ def train(
         saved = checkpoint.load(folder)
         if saved is not None:
             check_same(saved[1], corpus, fabric.world_size)
+        elif resume:
+            check_begun(folder)
         fabric.barrier()
         if fabric.is_global_zero:
             write_run(folder, config, corpus.vocabulary, fresh=saved is None)

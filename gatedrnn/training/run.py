@@ -12,7 +12,7 @@ from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, write_text, write_yaml
 from gatedrnn.data import Vocabulary
 from gatedrnn.models import LanguageModel
-from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
+from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, is_compressed
 from gatedrnn.training.config import RunConfig, read_run_config
 
 MAY_CHANGE = (
@@ -70,6 +70,19 @@ def check_free(folder: Path) -> None:
     if (folder / CONFIG_FILE).exists() or (folder / WEIGHTS_FILE).exists():
         advice = "Go on with it by --resume, choose another --out, or delete the folder"
         raise DataError(str(folder), "must not hold a run yet", "a run", advice)
+
+
+def check_begun(folder: Path) -> None:
+    """Raises DataError if the folder holds a trained model and no checkpoint: a fresh start would overwrite it.
+
+    One that was killed before its first checkpoint is no such model: it has metrics of one epoch at most.
+    """
+    if not (folder / WEIGHTS_FILE).exists():
+        return
+    begun = (folder / METRICS_FILE).exists() and len(read_metrics(folder)) <= 1
+    if not begun or is_compressed(folder):
+        rule, advice = "must have a checkpoint to go on from", "Choose another --out, or delete the folder"
+        raise DataError(str(folder), rule, "a trained model without one", advice)
 
 
 def write_run(folder: Path, config: RunConfig, vocabulary: Vocabulary, *, fresh: bool) -> None:

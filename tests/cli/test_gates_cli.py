@@ -122,6 +122,12 @@ def test_retraining_brings_perplexity_back_and_stays_in_the_scheme(work, tmp_pat
     found = record("evaluate", tmp_path / "trained", "--data", work / "text" / "valid.txt", "--batch-size", 32)
     assert len(lines) == 2 and found["perplexity"] == pytest.approx(best, rel=1e-3)
     assert not (tmp_path / "trained" / "checkpoint").exists()
+    kept = (tmp_path / "trained" / WEIGHTS_FILE).read_bytes()
+    for command in (["compress", work / "run", *options, "--retrain", "2"], ["train"]):
+        said = fails(*command, "--out", tmp_path / "trained", "--resume")
+        assert "must have a checkpoint to go on from; got a trained model without one" in said
+    assert "must have a checkpoint" in fails("train", "--out", tmp_path / "alone", "--resume")
+    assert (tmp_path / "trained" / WEIGHTS_FILE).read_bytes() == kept
 
 
 def test_a_gate_may_have_its_own_rank(work, tmp_path):
