@@ -114,11 +114,11 @@ def _retrain(run: Run, scheme: Scheme, options: Any, out: Path) -> bool:
     console = Console(stderr=True, quiet=options.json)
     reading = {k: v for k, v in asdict(run.config.data).items() if k not in ("folder", "mapping", "words")}
     splits = find_splits(run.config.data.folder or run.folder / "text")
-    project = Projection(run.model, scheme)
+    weights, project = run.model.expand().state_dict(), Projection(run.model, scheme)
+    project(weights)  # what the scheme refuses, it refuses before anything is written
     with console.status("reading the text"):
         corpus = Corpus({name: splits[name] for name in ("train", "valid")}, run.vocabulary, **reading)
         corpus.cache(out / TOKENS_FOLDER)
-    weights = run.model.expand().state_dict()
     with TrainingDisplay(console, training.epochs) as display:
         config = replace(run.config, training=training)
         outcome = train(config, corpus, out, display, resume=options.resume, weights=weights, project=project)

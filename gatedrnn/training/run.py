@@ -79,7 +79,8 @@ def check_begun(folder: Path) -> None:
     """
     if not (folder / WEIGHTS_FILE).exists():
         return
-    begun = (folder / METRICS_FILE).exists() and len(read_metrics(folder)) <= 1
+    metrics = folder / METRICS_FILE
+    begun = metrics.exists() and len(metrics.read_bytes().splitlines()) <= 1
     if not begun or is_compressed(folder):
         rule, advice = "must have a checkpoint to go on from", "Choose another --out, or delete the folder"
         raise DataError(str(folder), rule, "a trained model without one", advice)

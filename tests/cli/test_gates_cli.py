@@ -147,6 +147,7 @@ def test_a_gate_may_have_its_own_rank(work, tmp_path):
         (["--method", "int8", "--table"], "compress: takes --method or --table; got --method int8"),
         (["--method", "svd", "--rank", "16", "--out", "{new}"], "compress.rank: must be below 16; got rank=16"),
         (["--method", "round", "--gates", "input,reset", "--out", "{new}"], "must be gates of the cell: input_gate, "),
+        (["--method", "svd", "--rank", "16", "--retrain", "1", "--out", "{new}"], "compress.rank: must be below 16"),
         (["--method", "int8", "--gates", "input=4", "--out", "{new}"], "int8 has no setting for a gate; got 'input=4'"),
         (["--method", "svd", "--gates", "input=x", "--out", "{new}"], "a gate its rank as a number; got 'input=x'"),
         (
