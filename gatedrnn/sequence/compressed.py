@@ -77,10 +77,6 @@ class CompressedWeight(Tensor):
                 raise ArgumentError("CompressedWeight", "stays float32", got, advice)
             args[0].blocks = args[1].blocks
         with torch._C.DisableTorchFunctionSubclass():
-            if (
-                func is F.embedding and plain(args[0]) and len(args) == 7 and args[3] is None
-            ):  # nn.Embedding without max_norm
-                return forms.rows(args[1].blocks, args[1].shape[1], args[0])
             return func(*args, **kwargs)
 
     @classmethod
