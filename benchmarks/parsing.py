@@ -2,8 +2,8 @@
 
     python benchmarks/parsing.py --treebank ../shared/data/gum/test.trees
 
-The model has the published language model's size (embedding 400, layers 1150, 1150, 400) and random weights: nothing here depends
-on what they are.
+The model has the published language model's size (embedding 400, layers 1150, 1150, 400) and random weights, on which no time
+depends; `--run RUN` takes a trained model, on whose gates the distances' error may.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from gatedrnn.data import EOS, UNK, Vocabulary, read_treebank
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.studies.parsing import evaluate_parsing, induced_trees, read_gold
-from gatedrnn.trees import gold_tree
+from gatedrnn.training.run import load_run
+from gatedrnn.trees import Gold, gold_tree
 
 WORDS, LAYER = 10_000, 2
 """Size of the vocabulary, as PTB's, and the layer read."""
@@ -30,6 +31,21 @@ def _one(model: LanguageModel, ids: list[int], eos: int, layer: int) -> list[flo
     return syntactic_distance(gates[layer - 1]["master_forget"][1:, 0]).tolist()
 
 
+def _model_and_vocabulary(options: argparse.Namespace, gold: list[Gold]) -> tuple[LanguageModel, Vocabulary]:
+    """Of `--run`, or of the sizes given, with random weights and the treebank's words."""
+    if options.run:
+        run = load_run(options.run)
+        return run.model.eval(), run.vocabulary
+    torch.manual_seed(1)
+    embedding, *hidden = options.sizes
+    config = LanguageModelConfig(
+        WORDS, embedding_size=embedding, hidden_sizes=tuple(hidden), tied=embedding == hidden[-1]
+    )
+    words = sorted({word for tree in gold for word in tree.words})[: WORDS - 2]
+    names = [UNK, EOS, *words, *(f"#{k}" for k in range(WORDS - 2 - len(words)))]
+    return LanguageModel(config).eval(), Vocabulary(names)
+
+
 def main() -> None:
     """Time both and print the ratio a sentence."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -37,33 +53,26 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=[400, 1150, 1150, 400], help="embedding, then each layer"
     )
+    parser.add_argument("--run", type=Path, help="a trained model instead; words as they are written")
     parser.add_argument("--alone", type=int, default=40, help="sentences read one at a time")
     options = parser.parse_args()
-    torch.manual_seed(1)
-    embedding, *hidden = options.sizes
-    config = LanguageModelConfig(
-        WORDS, embedding_size=embedding, hidden_sizes=tuple(hidden), tied=embedding == hidden[-1]
-    )
-    model = LanguageModel(config).eval()
 
     began = time.perf_counter()
     gold = [gold_tree(tree) for tree in read_treebank(options.treebank)]
-    words = sorted({word for tree in gold for word in tree.words})[: WORDS - 2]
-    vocabulary = Vocabulary([UNK, EOS, *words, *(f"#{k}" for k in range(WORDS - 2 - len(words)))])
+    made = time.perf_counter() - began
+    model, vocabulary = _model_and_vocabulary(options, gold)
     read = time.perf_counter()
-    layer = min(LAYER, len(hidden))
+    layer = min(LAYER, len(model.layers))
     readings = read_gold(model, vocabulary, gold, [layer], mapping="exact")
     parsed = time.perf_counter()
     evaluate_parsing(gold, induced_trees(readings, layer)["unbiased"])
     done = time.perf_counter()
     tokens = sum(len(tree) + 1 for tree in gold)
-    print(f"{len(gold):,} sentences, {tokens:,} tokens: {done - began:.1f} s")
-    print(
-        f"  trees read {read - began:.1f} s, distances {parsed - read:.1f} s, trees built and scored {done - parsed:.1f} s"
-    )
+    print(f"{len(gold):,} sentences, {tokens:,} tokens: {made + done - read:.1f} s")
+    print(f"  trees read {made:.1f} s, distances {parsed - read:.1f} s, trees built and scored {done - parsed:.1f} s")
 
     alone = [k for k, tree in enumerate(gold) if len(tree)][:: max(1, len(gold) // options.alone)]
-    slow = LanguageModel(config, backend="reference").eval()
+    slow = LanguageModel(model.config, backend="reference").eval()
     slow.load_state_dict(model.state_dict())
     began = time.perf_counter()
     found = {k: _one(slow, vocabulary.encode(gold[k].words), vocabulary.ids[EOS], layer) for k in alone}

@@ -1,5 +1,8 @@
 """What PyTorch is doing around a call."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeGuard
 
 import torch
@@ -9,9 +12,32 @@ from torch.autograd import forward_ad, profiler
 _FUNCTORCH: Any = getattr(torch._C, "_functorch")  # noqa: B009 - unknown to type checkers
 
 
+_NEARLY: ContextVar[bool] = ContextVar("nearly", default=False)
+_WORTH_SPLITTING = 16  # rows, as many as a matrix register has
+
+
 def half_products() -> bool:
     """Whether products are wanted in bfloat16: under autocast to it."""
     return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
+@contextmanager
+def nearly_float32() -> Iterator[None]:
+    """Allow products of float32 to be rounded to 16 bits on the way in, as `torch.set_float32_matmul_precision("high")` does."""
+    token = _NEARLY.set(True)
+    try:
+        yield
+    finally:
+        _NEARLY.reset(token)
+
+
+def products(batch: int) -> str:
+    """How to multiply: "bf16" under autocast; "split" in inference on a large batch if nearly float32 will do; else "float"."""
+    if half_products():
+        return "bf16"
+    if torch.compiler.is_compiling() or batch < _WORTH_SPLITTING or torch.is_grad_enabled():
+        return "float"  # a compiler would fix the answer, and the batch's size with it
+    return "split" if _NEARLY.get() or torch.get_float32_matmul_precision() != "highest" else "float"
 
 
 def transformed() -> bool:

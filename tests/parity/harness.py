@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gatedrnn import Recurrent
+from gatedrnn.sequence.backends.cpu.backend import Cpu
 
 SOME = "some"  # a chunk size above 1 that divides H
 VARIANTS = {
@@ -114,3 +115,23 @@ def check_float32(layer, steps, size, lengths=None, backend="cpu"):
         worst, scale = (ours[name] - value).abs().max(), value.abs().max()
         allowed = (theirs[name] - value).abs().max()
         assert worst <= 3 * allowed + 1e-6 * scale, f"{name}: at most {worst:.1e}, the reference's {allowed:.1e}"
+
+
+def spied(monkeypatch, owner, name):
+    """The arguments of every call of owner.name."""
+    calls, function = [], getattr(owner, name)
+
+    def spy(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    monkeypatch.setattr(owner, name, spy)
+    return calls
+
+
+def ran_on_cpu(monkeypatch, function):
+    """What `function` returns, and whether the `cpu` backend ran."""
+    calls = spied(monkeypatch, Cpu, "run")
+    result = function()
+    monkeypatch.undo()
+    return result, bool(calls)

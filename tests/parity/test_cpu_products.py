@@ -19,15 +19,18 @@ from gatedrnn.sequence.backends.cpu.product import (
     multiply_transposed,
     pack,
     pack_transposed,
+    rows_at_once,
     share,
 )
 from gatedrnn.sequence.backends.cpu.simd import Ptr
-from gatedrnn.sequence.backends.cpu.sizes import M_BLOCK, TOKENS
+from gatedrnn.sequence.backends.cpu.sizes import KINDS as PACKED
+from gatedrnn.sequence.backends.cpu.sizes import MATRIX_ROWS, TOKENS, round_up
+from gatedrnn.sequence.backends.cpu.sizes import depth as panel_depth
 from gatedrnn.sequence.backends.cpu.target import targets
 from gatedrnn.sequence.backends.cpu.tiles import tile_module
 from gatedrnn.sequence.backends.cpu.tiling import barrier, keep, restore, thread, threads
 
-KINDS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
+KINDS = ("f32", "f64", "bf16")
 GUARD = 64  # elements before and after
 SIZES = [
     (1, 1, 1), (1, 300, 2), (2, 3, 1), (3, 5, 2), (5, 2, 3), (12, 32, 32), (13, 33, 31), (31, 12, 13), (32, 31, 33), (33, 97, 12),
@@ -64,17 +67,32 @@ def _product(
     restore(own_edge)
 
 
+def _forward_product(M, N, K, shift, scaled, lda, ldb, ldc, add, panel, tall, room, A, B, scale, P, C, edge, left):
+    """What `split` has: the product of a forward pass."""
+    q, parts = thread(), threads()
+    own_edge, own_left = edge + q * (16 + tall * panel), left + q * room
+    keep(own_edge)
+    panels = ceil_div(N, panel)
+    first, last = share(panels, q, parts), share(panels, q + 1, parts)
+    pack_transposed(B, ldb, K, N, shift, scale, scaled, P, panel, first, last)
+    barrier()
+    multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, own_edge + 16, own_left)
+    restore(own_edge)
+
+
 @functools.cache
 def compiled(name, kind):
-    """The address of `_product` for a target and precision."""
+    """The address of the product, and the names of its arguments, for a target and precision."""
     team.link()
     target = targets()[name]
     real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
-    packed = Ptr(types.uint32, target.lanes) if kind == "bf16" else real
+    packed = {"bf16": Ptr(types.uint32, target.lanes), "split": Ptr(types.int32, target.lanes)}.get(kind, real)
+    function = _forward_product if kind == "split" else _product
+    names = list(inspect.signature(function).parameters)
     pointers = {"A": real, "B": real, "scale": real, "P": packed, "C": real, "sums": real, "edge": real, "left": packed}
-    arguments = [pointers.get(argument, types.intp) for argument in inspect.signature(_product).parameters]
-    code = build.compile_entry(_product, arguments, target, tile_module(target, kind))
-    return build.load(code, "entry", target)
+    arguments = [pointers.get(argument, types.intp) for argument in names]
+    code = build.compile_entry(function, arguments, target, tile_module(target, kind))
+    return build.load(code, "entry", target), names
 
 
 def nan_filled(count, dtype):
@@ -107,24 +125,29 @@ def multiplied(
     """C and the sums over k of A, after what lies around them was found untouched. A [M, K] (or [K, M]), B [K, N] (or [N, K])."""
     target = targets()[name]
     panel = target.panel // (2 if kind == "f64" else 1)
-    tall = 32 if kind == "bf16" and target.half == "amx" else target.rows
-    element = torch.int32 if kind == "bf16" else A.dtype
+    tall = MATRIX_ROWS if kind in ("bf16", "split") and target.half == "amx" else target.rows
+    element = PACKED[kind]
     M, K = A.shape[::-1] if left_transposed else A.shape
     N = B.shape[0] if right_transposed else B.shape[1]
-    deep = -(-K // 32) * 16 if kind == "bf16" else K
+    deep = panel_depth(K, kind)
     a, b = matrix(A, A.shape[1] + 3), matrix(B, B.shape[1] + 5)
     c = matrix(torch.full((M, N), torch.nan, dtype=A.dtype) if add is None else add, N + 2)
     sums = nan_filled(M, A.dtype)
     sums[1].zero_()
     scales = matrix(torch.zeros(1, N, dtype=A.dtype) if scale is None else scale[None], N)
-    room = M_BLOCK * max(deep, TOKENS)
-    P, edge = nan_filled(-(-N // panel) * panel * deep, element), nan_filled(team_size * (16 + tall * panel), A.dtype)
+    room = rows_at_once.py_func(tall) * max(deep, TOKENS)
+    P, edge = nan_filled(round_up(N, panel) * deep, element), nan_filled(team_size * (16 + tall * panel), A.dtype)
     left = nan_filled(team_size * room, element)
-    numbers = [right_transposed, left_transposed, M, N, K, shift, scale is not None, a[1].stride(0), b[1].stride(0)]
-    numbers += [c[1].stride(0), add is not None, panel, tall, room]
-    tensors = [a[1], b[1], scales[1], P[1], c[1], sums[1], edge[1], left[1]]
-    arguments = array.array("q", [*map(int, numbers), *(tensor.data_ptr() for tensor in tensors)])
-    team.run(compiled(name, kind), arguments, team_size)
+    values = {
+        "right_transposed": right_transposed, "left_transposed": left_transposed, "M": M, "N": N, "K": K, "shift": shift,
+        "scaled": scale is not None, "lda": a[1].stride(0), "ldb": b[1].stride(0), "ldc": c[1].stride(0), "add": add is not None,
+        "panel": panel, "tall": tall, "room": room, "A": a[1], "B": b[1], "scale": scales[1], "P": P[1], "C": c[1],
+        "sums": sums[1], "edge": edge[1], "left": left[1],
+    }  # fmt: skip
+    address, names = compiled(name, kind)
+    given = [values[argument] for argument in names]
+    arguments = array.array("q", [v.data_ptr() if isinstance(v, torch.Tensor) else int(v) for v in given])
+    team.run(address, arguments, team_size)
     assert torch.equal(a[1], A) or A.isnan().any()
     assert torch.equal(b[1], B)
     for whole, view in (a, b, c, sums, edge):
@@ -147,7 +170,11 @@ def expected(kind, A, B, *, add=None, scale=None, shift=0, right_transposed=Fals
     A, B = A.double(), B.double()
     more = 0.0 if add is None else add.double()
     unit = 2.0**-53 if kind == "f64" else 2.0**-24
-    return A @ B + more, (K + 4) * unit * (A.abs() @ B.abs() + abs(more))
+    terms = 3 * K if kind == "split" else K
+    bound = (terms + 4) * unit * (A.abs() @ B.abs() + abs(more))
+    if kind == "split":  # both second parts rounded, and their product left out
+        bound += 3 * 2.0**-16 * (A.abs() @ B.abs())
+    return A @ B + more, bound
 
 
 def check(name, kind, A, B, **given):
@@ -212,6 +239,33 @@ def test_nan_and_infinity_stay_in_their_row(name, kind):
     C, _ = multiplied(name, kind, A.t().contiguous(), B, left_transposed=True)
     assert C[3].isnan().all() and C[5].isinf().all()
     assert C[[m for m in range(M) if m not in (3, 5)]].isfinite().all()
+
+
+@pytest.mark.skipif("amx" not in targets(), reason="this CPU has no matrix registers")
+def test_split_products_are_nearly_float32_and_touch_nothing_else():
+    torch.manual_seed(5)
+    for M, N, K in [*SIZES, (200, 70, 2100)]:
+        A, B, scale = drawn("split", M, K), drawn("split", N, K), drawn("split", N)
+        for given in ({}, {"add": drawn("split", M, N)}, {"scale": scale, "shift": N // 3}, {"team_size": 2}):
+            if "team_size" in given and team._openmp() is None:
+                continue
+            check("amx", "split", A, B, right_transposed=True, **given)
+    A, B = drawn("split", 40, 1150), drawn("split", 33, 1150)
+    errors = {}
+    for kind in ("f32", "split", "bf16"):
+        exact = A.double() @ B.double().t()
+        errors[kind] = float((multiplied("amx", kind, A, B, right_transposed=True)[0] - exact).abs().max())
+    assert errors["split"] < 40 * errors["f32"] and errors["split"] < errors["bf16"] / 300
+
+
+@pytest.mark.skipif("amx" not in targets(), reason="this CPU has no matrix registers")
+def test_what_is_not_finite_stays_in_its_row_of_a_split_product():
+    torch.manual_seed(6)
+    A, B = drawn("split", 14, 33), drawn("split", 35, 33)
+    A[3, 7], A[5, 32] = torch.nan, torch.inf
+    C, _ = multiplied("amx", "split", A, B, right_transposed=True)
+    assert C[3].isnan().all() and not C[5].isfinite().any()
+    assert C[[m for m in range(14) if m not in (3, 5)]].isfinite().all()
 
 
 @pytest.mark.parametrize("name", targets())

@@ -17,6 +17,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.surprisal import evaluating
+from gatedrnn.sequence.modes import nearly_float32
 
 MEAN = "mean"
 """The layer that stands for the mean of all layers' distances."""
@@ -26,7 +27,7 @@ Layer = int | str
 
 GATES = ("master_forget", "master_input")
 _SORTED_SENTENCES = 4096
-_BATCH_TOKENS = 2048
+_BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,18 @@ def _read(
         found: dict[int, Reading] = {}
         order = sorted(range(len(chunk)), key=lambda k: len(chunk[k]))
         while order:
-            width = len(chunk[order[-1]]) + 1
-            batch = [order.pop() for _ in range(min(len(order), max(1, _BATCH_TOKENS // width)))]
+            batch = _next_batch(order, chunk)
             found |= zip(batch, _batch(model, [chunk[k] for k in batch], eos, layers, gate, keep), strict=True)
         yield from (found[k] for k in range(len(chunk)))
+
+
+def _next_batch(order: list[int], chunk: list[list[int]]) -> list[int]:
+    """The longest sentences left in `order`, taken from its end: as many tokens as fit, with not much more padding."""
+    width, tokens, batch = len(chunk[order[-1]]) + 1, 0, []
+    while order and (not batch or (tokens < _BATCH_TOKENS and width * len(batch) < 2 * _BATCH_TOKENS)):
+        batch.append(order.pop())
+        tokens += len(chunk[batch[-1]]) + 1
+    return batch
 
 
 @torch.no_grad()
@@ -131,7 +140,7 @@ def _batch(
         tokens[1 : lengths[b], b] = torch.tensor(ids)
     every = range(1, len(model.layers) + 1)
     read = [layer for layer in every if MEAN in layers or layer in layers]
-    with evaluating(model):
+    with evaluating(model), nearly_float32():
         traces = model.trace(tokens.to(model.embedding.weight.device), lengths, read, (gate,))
     gates = {layer: trace[gate].cpu() for layer, trace in zip(read, traces, strict=True)}
     by_layer: dict[Layer, Tensor] = {layer: _distances(values, gate) for layer, values in gates.items()}

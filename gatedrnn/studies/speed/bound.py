@@ -12,14 +12,13 @@ from gatedrnn.sequence.backends.cpu.target import best
 from gatedrnn.sequence.plan import Plan
 
 
-def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, half: bool) -> Callable[[], None]:
+def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, kind: str) -> Callable[[], None]:
     """A function that runs `parts` (bits, as `PARTS`) of the products of a layer on weights packed beforehand."""
     plan, tokens = Plan("products", hidden, columns, columns, 0, columns), steps * batch
-    products = torch.bfloat16 if half else torch.float32
-    run = loop("products", plan, width, threads_for(plan, tokens, width), best(), products)
+    run = loop("products", plan, width, threads_for(plan, tokens, width), best(), kind)
 
     def panels(rows: int, across: int) -> Tensor:
-        return memory.aligned(depth(rows, products) * round_up(across, run.panel), run.packed).zero_()
+        return memory.aligned(depth(rows, kind) * round_up(across, run.panel), run.packed).zero_()
 
     values = {
         **{"T": steps, "B": batch, "parts": parts, "x": torch.randn(tokens, width)},

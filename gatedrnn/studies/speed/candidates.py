@@ -142,7 +142,8 @@ def _bound(cell: str, shape: Shape, half: bool, parts: int) -> Callable[[], None
     from gatedrnn.studies.speed.bound import bound
 
     steps = [
-        bound(shape.steps, shape.batch, a, b, layer.spec.rows, parts, half) for layer, a, b in layers_of(cell, shape)
+        bound(shape.steps, shape.batch, a, b, layer.spec.rows, parts, "bf16" if half else "f32")
+        for layer, a, b in layers_of(cell, shape)
     ]
 
     def step() -> None:

@@ -15,13 +15,14 @@ from gatedrnn.sequence.backends.cpu.kernels import Kernel, kernel
 from gatedrnn.sequence.backends.cpu.sizes import (
     ALIGN,
     ALONE,
-    M_BLOCK,
+    KINDS,
+    MATRIX_ROWS,
     REGISTERS,
     TOKENS,
     depth,
-    element,
     left_bytes,
     round_up,
+    rows_at_once,
 )
 from gatedrnn.sequence.backends.cpu.target import Target
 from gatedrnn.sequence.plan import Plan
@@ -37,6 +38,7 @@ class Loop:
         kernel: the machine code.
         fixed: all its arguments in order, of which `free` (by name, where they stand) are still to be filled in.
         threads: a team's size.
+        kind: of the products.
         real, packed: types of scratch and of panels.
         scratch, left: reals of scratch, elements of a left factor, for each thread.
         forward_room: elements of packed W and of packed U.
@@ -48,6 +50,7 @@ class Loop:
     fixed: list[int]
     free: dict[str, int]
     threads: int
+    kind: str
     real: torch.dtype
     packed: torch.dtype
     scratch: int
@@ -57,9 +60,9 @@ class Loop:
     panel: int
 
     @property
-    def form(self) -> tuple[torch.dtype, int]:
+    def form(self) -> tuple[str, int]:
         """What packed weights look like: they serve every loop of the same form."""
-        return self.packed, self.panel
+        return self.kind, self.panel
 
     def lend(self) -> tuple[int, int]:
         """Addresses of scratch and of room for a left factor, for all threads; this thread's until the next call."""
@@ -87,36 +90,35 @@ def threads_for(plan: Plan, tokens: int, width: int) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def loop(
-    direction: str, plan: Plan, width: int, threads: int, target: Target, products: torch.dtype, rank: int = 0
-) -> Loop:
+def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, kind: str, rank: int = 0) -> Loop:
     """The loop `direction` for a layer of `width` inputs, with its sizes; `rank` as `pieces.rank_of` gives it.
 
     Raises: ImportError: Numba is missing.
     """
-    H, half = plan.hidden, products == torch.bfloat16
-    panel = target.panel // (2 if products == torch.float64 else 1)
-    tall = 32 if half and target.half == "amx" else target.rows
+    H, half = plan.hidden, kind in ("bf16", "split")
+    panel = target.panel // (2 if kind == "f64" else 1)
+    tall = MATRIX_ROWS if half and target.half == "amx" else target.rows
     inner = max(width, H, plan.columns) if half else 0
     scratch = round_up(REGISTERS + tall * panel + 6 * (H + target.lanes) + 2 * plan.split_points, ALIGN)
-    left = M_BLOCK * max(depth(inner, products), TOKENS)
-    if products == torch.uint8:
+    left = rows_at_once(tall) * max(depth(inner, kind), TOKENS)
+    if kind == "small":
         left = left_bytes(panel, rank, max(width, H))
     across = round_up(plan.columns_x, panel), round_up(plan.columns_1, panel) + round_up(plan.columns_2, panel)
-    deep = [depth(n, products) for n in (plan.columns_x, plan.columns_1, plan.columns_2)]
+    deep = [depth(n, kind) for n in (plan.columns_x, plan.columns_1, plan.columns_2)]
     sizes = {**plan.integers(), "D": width, "ldg": leading(plan), "panel": panel, "tall": tall}
     sizes |= {"scratch_size": scratch, "left_size": left}
-    compiled = kernel(plan.kernel, direction, target, products)
+    compiled = kernel(plan.kernel, direction, target, kind)
     return Loop(
         kernel=compiled,
         fixed=[sizes.get(name, 0) for name in compiled.names],
         free={name: place for place, name in enumerate(compiled.names) if name not in sizes},
         threads=threads,
-        real=torch.float64 if products == torch.float64 else torch.float32,
-        packed=element(products),
+        kind=kind,
+        real=torch.float64 if kind == "f64" else torch.float32,
+        packed=KINDS[kind],
         scratch=scratch,
         left=left,
-        forward_room=(across[0] * depth(width, products), across[1] * depth(H, products)),
+        forward_room=(across[0] * depth(width, kind), across[1] * depth(H, kind)),
         backward_room=max(deep[0] * round_up(width, panel), (deep[1] + deep[2]) * round_up(H, panel)),
         panel=panel,
     )

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gatedrnn.sequence.backends.cpu import memory
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.compressed import as_dense
-from gatedrnn.sequence.modes import half_products, plain, transformed
+from gatedrnn.sequence.modes import half_products, plain, products, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, rotated, trace
 from gatedrnn.sequence.request import Request, Result
@@ -62,12 +63,12 @@ class Cpu:
         draw = request.noise if isinstance(request.noise, Draw) and index is None else None
         noise = None if draw else request.drawn_noise()
         noise = None if noise is None else rotated(plan, _tokens(noise.to(dtype), index))
-        grad, half = torch.is_grad_enabled(), half_products()
+        grad = torch.is_grad_enabled()
         h_NH, gates_NG, _, h_n, c_n = _operator(request.x_TBD)(
             _tokens(request.x_TBD.to(dtype), index), p.weight_ih, p.weight_hh, bias, scale, extra,
             states[0], states[1] if len(states) > 1 else None, noise,
             *_drawn(plan, draw), offsets, previous, T, plan.text(),
-            request.reverse, grad or bool(request.return_gates), not grad and scale is None, half,
+            request.reverse, grad or bool(request.return_gates), not grad and scale is None, products(B),
         )  # fmt: skip
         finals = [h_n, c_n][: len(states)]
         if order is not None:
@@ -111,7 +112,9 @@ def _padded(values_NX: Tensor, index: Tensor | None, T: int, B: int) -> Tensor:
     width = values_NX.shape[-1]
     if index is None:
         return values_NX.reshape(T, B, width)
-    return values_NX.new_zeros(T * B, width).index_copy(0, index, values_NX).reshape(T, B, width)
+    dtype = values_NX.dtype
+    zeros = memory.empty(T * B, width, dtype=dtype).zero_() if plain(values_NX) else values_NX.new_zeros(T * B, width)
+    return zeros.index_copy_(0, index, values_NX).view(T, B, width)
 
 
 def _ragged(T: int, lengths_B: Tensor, reverse: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gatedrnn.sequence.backends.cpu import build, team
 from gatedrnn.sequence.backends.cpu.target import Target
 
-KINDS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.uint8: "small"}
 _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
 _POINTERS_TO_INT = ("offsets", "prev", "starts", "targets")
 _INTEGERS = (
@@ -104,14 +102,13 @@ _NAMES = {
 
 
 @functools.cache
-def kernel(name: str, direction: str, target: Target, products: torch.dtype) -> Kernel:
+def kernel(name: str, direction: str, target: Target, kind: str) -> Kernel:
     """The loop `direction` of cell kernel `name`, compiled now, or loaded from the cache.
 
-    Args: products: float32, float64, bfloat16, or uint8 for weights in small forms (everything else is float32 then).
+    Args: kind: of products: f32, f64, or, all else in float32: bf16, split (nearly float32), small (weights in small forms).
     Raises: ImportError: Numba is missing.
     """
     team.link()
-    kind = KINDS[products]
 
     def make() -> bytes:
         from numba.core import types
@@ -121,7 +118,8 @@ def kernel(name: str, direction: str, target: Target, products: torch.dtype) -> 
 
         function = _loop(name, direction)
         real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
-        packed = {"bf16": Ptr(types.uint32, target.lanes), "small": Ptr(types.uint8, target.lanes)}.get(kind, real)
+        small = {"bf16": types.uint32, "split": types.int32, "small": types.uint8}
+        packed = Ptr(small[kind], target.lanes) if kind in small else real
 
         def of(argument: str) -> Any:
             if argument in _INTEGERS:

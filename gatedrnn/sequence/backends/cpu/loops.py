@@ -25,10 +25,11 @@ from gatedrnn.sequence.backends.cpu.product import (
     multiply_transposed,
     pack,
     pack_transposed,
+    rows_at_once,
     share,
 )
 from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
-from gatedrnn.sequence.backends.cpu.sizes import M_BLOCK, REGISTERS, TOKENS
+from gatedrnn.sequence.backends.cpu.sizes import REGISTERS, TOKENS
 from gatedrnn.sequence.backends.cpu.tiling import barrier, fetch_to_read, fetch_to_write, keep, restore, thread, threads
 from gatedrnn.sequence.backends.cpu.widening import pairs
 
@@ -100,8 +101,9 @@ def forward_loop(row, second_row):
             pack_transposed(U, H, H, columns_1, 0, s1, scaled, PU, panel, f1, l1)
             pack_transposed(U + columns_1 * H, H, H, columns_2, 0, s2, scaled, PU2, panel, f2, l2)
         tokens = offsets[T]
-        for m0 in range(0, tokens, M_BLOCK):
-            m = min(M_BLOCK, tokens - m0)
+        most = rows_at_once(tall)
+        for m0 in range(0, tokens, most):
+            m = min(most, tokens - m0)
             for n in range(m0 + share(m, q, parts), m0 + share(m, q + 1, parts)):
                 g = G + n * ldg
                 _copy(bias, g, columns)

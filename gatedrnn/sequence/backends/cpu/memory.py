@@ -55,7 +55,11 @@ def borrow(purpose: str, count: int, dtype: torch.dtype) -> Tensor:
 
 
 class _Storages:
-    """Storages of large tensors that were given out, by size; one whose only holder is this object is free."""
+    """Storages of large tensors that were given out, by size; one whose only holder is this object is free.
+
+    Sizes are rounded up by less than a quarter, and one of up to twice the size will do, so that batches share them that have
+    about as many tokens.
+    """
 
     def __init__(self) -> None:
         self._held: dict[int, list[tuple[int, torch.UntypedStorage]]] = {}
@@ -63,14 +67,17 @@ class _Storages:
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> torch.UntypedStorage:
-        """A free storage of exactly this size, or a new one."""
+        """A free storage of at least this size, or a new one."""
+        step = 1 << (size_bytes.bit_length() - 3)
+        size_bytes = -(-size_bytes // step) * step
         with self._lock:
             self._given += 1
-            held = self._held.setdefault(size_bytes, [])
-            for k, (_, storage) in enumerate(held):
-                if _USERS(storage._cdata) == 1:
-                    held[k] = (self._given, storage)
-                    return storage
+            for size in sorted(size for size in self._held if size_bytes <= size <= 2 * size_bytes):
+                held = self._held[size]
+                for k, (_, storage) in enumerate(held):
+                    if _USERS(storage._cdata) == 1:
+                        held[k] = (self._given, storage)
+                        return storage
             self._let_go()
             storage = torch.UntypedStorage(size_bytes)
             _prefer_huge_pages(storage.data_ptr(), size_bytes)

@@ -12,7 +12,7 @@ from gatedrnn.sequence.backends.cpu import memory, packs
 from gatedrnn.sequence.backends.cpu.arguments import Loop, Values, draw_values, even, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.pieces import pack_layer, rank_of
-from gatedrnn.sequence.backends.cpu.sizes import TOKENS, round_up
+from gatedrnn.sequence.backends.cpu.sizes import TOKENS, kind_of, round_up
 from gatedrnn.sequence.backends.cpu.target import best
 from gatedrnn.sequence.compressed import blocks_of, compressed
 from gatedrnn.sequence.derivatives import no_second_derivative
@@ -22,14 +22,14 @@ from gatedrnn.sequence.plan import Plan
 def layer_loop(
     direction: str, x_ND: Tensor, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None, extra: Tensor | None,
     h0_BH: Tensor, c0_BH: Tensor | None, offsets: Tensor | None, previous: Tensor | None, steps: int, plan: Plan,
-    reverse: bool, half: bool,
+    reverse: bool, products: str,
 ) -> tuple[Loop, Values]:  # fmt: skip
     """The loop, and the arguments that forward and backward share."""
     if offsets is None or previous is None:
         offsets, previous = even(steps, h0_BH.shape[0], reverse)
     N, D = x_ND.shape
     small = compressed(weight_ih, weight_hh)
-    products = torch.uint8 if small else torch.bfloat16 if half else x_ND.dtype
+    kind = "small" if small else _kind(products, x_ND.dtype)
     values: Values = {
         "T": steps,
         "reverse": reverse,
@@ -45,7 +45,14 @@ def layer_loop(
         "c0": None if c0_BH is None else c0_BH.contiguous(),
     }
     rank = rank_of(blocks_of(weight_ih), blocks_of(weight_hh)) if small else 0
-    return loop(direction, plan, D, threads_for(plan, N, D), best(), products, rank), values
+    return loop(direction, plan, D, threads_for(plan, N, D), best(), kind, rank), values
+
+
+def _kind(products: str, dtype: torch.dtype) -> str:
+    """Of what was asked for; `split` is for float32 on matrix registers."""
+    if products == "float" or (products == "split" and (dtype != torch.float32 or best().half != "amx")):
+        return kind_of(dtype)
+    return products
 
 
 def packed_small(
@@ -90,7 +97,7 @@ def forward(
     reverse: bool,
     keep: bool,
     reuse: bool,
-    half: bool,
+    products: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A cell over packed tokens.
 
@@ -107,19 +114,20 @@ def forward(
         plan: `Plan.text()`.
         keep: whether gates and cell states are wanted.
         reuse: whether the packed weights may be kept for the next call (tables of small forms are kept in any case).
-        half: whether products are in bfloat16 (sums and everything else in float32).
+        products: "float", as x is; "bf16", where sums and everything else are float32; "split", nearly float32 (`split`), where
+            the CPU has matrix registers, else "float".
 
     Returns: h [N, H], gate values [N, L], c [N, H], final h and c [B, H]; what is not wanted, or not had, is empty.
     """
     p, N, B, dtype = Plan.of(plan), x_ND.shape[0], h0_BH.shape[0], x_ND.dtype
     run, values = layer_loop(
-        "forward", x_ND, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, offsets, previous, steps, p, reverse, half
-    )
+        "forward", x_ND, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, offsets, previous, steps, p, reverse, products,
+    )  # fmt: skip
     H, L, cells_N, cells_B = p.hidden, leading(p), N if p.cells else 0, B if p.cells else 0
     gates, cells = memory.empty(N, L, dtype=dtype), memory.empty(cells_N, H, dtype=dtype)
     if keep:
         gates[:, p.columns :].zero_()
-    output, h_n, c_n = (torch.empty(n, H, dtype=dtype) for n in (N, B, cells_B))
+    output, h_n, c_n = (memory.empty(n, H, dtype=dtype) for n in (N, B, cells_B))
     weights = weight_ih, weight_hh
     found = packs.find(weights, run.form) if reuse else None
     if compressed(*weights):
@@ -151,7 +159,7 @@ recurrence = torch.library.custom_op("gatedrnn::recurrence", mutates_args=())(fo
 @recurrence.register_fake
 def _recurrence_fake(
     x_ND, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_NR, seed, blocks,
-    chance, offsets, previous, steps, plan, reverse, keep, reuse, half,
+    chance, offsets, previous, steps, plan, reverse, keep, reuse, products,
 ):  # fmt: skip
     p = Plan.of(plan)
     N, B, H, ldg = x_ND.shape[0], h0_BH.shape[0], p.hidden, leading(p)
@@ -183,13 +191,13 @@ def recurrence_backward(
     reverse: bool,
     need_x: bool,
     need_noise: bool,
-    half: bool,
+    products: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` for x, W, U, bias, extra, h0, c0 and noise; empty where there is none to give."""
     p, N, D, B, dtype = Plan.of(plan), *x_ND.shape, h0_BH.shape[0], x_ND.dtype
     run, values = layer_loop(
-        "backward", x_ND, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, offsets, previous, steps, p, reverse, half
-    )
+        "backward", x_ND, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, offsets, previous, steps, p, reverse, products,
+    )  # fmt: skip
     H, L = p.hidden, leading(p)
     zeros = torch.zeros(max(L, H), dtype=dtype)
     dh, dc = (
@@ -242,7 +250,7 @@ def recurrence_backward(
 def _recurrence_backward_fake(
     grad_output, grad_gates, grad_h_n, grad_c_n, x_ND, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, gates, cells,
     output,
-    offsets, previous, steps, plan, reverse, need_x, need_noise, half,
+    offsets, previous, steps, plan, reverse, need_x, need_noise, products,
 ):  # fmt: skip
     p, new = Plan.of(plan), x_ND.new_empty
     N, B, H = x_ND.shape[0], h0_BH.shape[0], p.hidden
@@ -254,11 +262,11 @@ def _recurrence_backward_fake(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, W, U, _, scale, extra, h0, c0, noise, _, _, _, offsets, previous, steps, plan, reverse, _, _, half = inputs
+    x, W, U, _, scale, extra, h0, c0, noise, _, _, _, offsets, previous, steps, plan, reverse, _, _, products = inputs
     h, gates, cells, _, _ = output
     ctx.save_for_backward(x, W, U, scale, extra, h0, c0, gates, cells, h, offsets, previous)
     ctx.set_materialize_grads(False)
-    ctx.steps, ctx.plan, ctx.reverse, ctx.noisy, ctx.half = steps, plan, reverse, noise is not None, half
+    ctx.steps, ctx.plan, ctx.reverse, ctx.noisy, ctx.products = steps, plan, reverse, noise is not None, products
 
 
 def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n: Any) -> tuple[Any, ...]:
@@ -266,7 +274,7 @@ def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n:
     need_noise = ctx.noisy and ctx.needs_input_grad[8]
     dx, dW, dU, d_bias, d_extra, dh, dc, d_noise = recurrence_backward(
         d_h, d_gates, d_h_n, d_c_n, x, W, U, scale, extra, h0, c0, gates, cells, h, offsets, previous, ctx.steps, ctx.plan,
-        ctx.reverse, ctx.needs_input_grad[0], need_noise, ctx.half,
+        ctx.reverse, ctx.needs_input_grad[0], need_noise, ctx.products,
     )  # fmt: skip
     return (
         dx if ctx.needs_input_grad[0] else None, dW, dU, d_bias, None, None if extra is None else d_extra, dh,

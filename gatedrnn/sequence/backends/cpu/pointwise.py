@@ -10,7 +10,7 @@ from gatedrnn.sequence.backends.cpu import team
 from gatedrnn.sequence.backends.cpu.arguments import draw_values
 from gatedrnn.sequence.backends.cpu.kernels import kernel
 from gatedrnn.sequence.backends.cpu.lightness import start_light
-from gatedrnn.sequence.backends.cpu.sizes import ALONE
+from gatedrnn.sequence.backends.cpu.sizes import ALONE, kind_of
 from gatedrnn.sequence.backends.cpu.target import best
 
 
@@ -24,7 +24,7 @@ def logistic_noise(
     for a, b in zip(edges[::2], edges[1::2], strict=True):
         out[:, a:b].zero_()
     values = {"N": rows, "R": columns, "out": out, **draw_values(seed, blocks, [chance, scale], out.dtype)}
-    kernel("noise", "draw", best(), out.dtype)(1 if out.numel() < ALONE else team.size(), values)
+    kernel("noise", "draw", best(), kind_of(out.dtype))(1 if out.numel() < ALONE else team.size(), values)
     return out
 
 
@@ -46,7 +46,7 @@ def cross_entropy_(
     losses, sums = torch.empty(N, dtype=dtype), torch.zeros(threads, V, dtype=dtype)
     values = {"N": N, "V": V, "differentiate": differentiate, "logits": logits_NV, "bias": bias_V.contiguous()}
     values |= {"targets": targets_N.contiguous(), "weights": weights_N.contiguous(), "losses": losses, "sums": sums}
-    kernel("cross_entropy", "cross_entropy", best(), dtype)(threads, values)
+    kernel("cross_entropy", "cross_entropy", best(), kind_of(dtype))(threads, values)
     return losses, sums.sum(0)
 
 

@@ -2,12 +2,12 @@
 
 A panel is NR = `panel` columns of the right factor, one row of NR after the other, padded with zeros; panel p of a matrix with
 `depth` rows starts at P + p·depth·NR. Threads share a product by panels, or by strips of rows where the left factor is
-transposed. The inner dimension is taken in blocks, so that a panel's block stays in the first-level cache, and no sum runs over
-more than `K_BLOCK` terms.
+transposed. The inner dimension is taken in blocks, so that a panel's block stays in the first-level cache (on matrix registers
+the second), and no sum runs over more than `depth_at_once` rows.
 
 P decides the precision: panels of reals, or of pairs of bfloat16 (rows 2k and 2k + 1 of the matrix side by side, so that depth
-is half as much), for which the left factor is converted as it is used; sums are float32 then too. Or P is a table of pieces in
-small forms, packed beforehand (`small`).
+is half as much), for which the left factor is converted as it is used; sums are float32 then too. Or of two such parts, which
+make nearly float32 (`split`). Or P is a table of pieces in small forms, packed beforehand (`small`).
 Dimensions: M rows, N columns, K inner; ld… the distance between rows.
 """
 
@@ -16,10 +16,13 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
+from gatedrnn.sequence.backends.cpu import sizes
 from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
-from gatedrnn.sequence.backends.cpu.sizes import GRAIN, K_BLOCK, M_BLOCK
+from gatedrnn.sequence.backends.cpu.sizes import GRAIN, M_BLOCK
 from gatedrnn.sequence.backends.cpu.tiling import configure, strip, tile, transpose
 from gatedrnn.sequence.backends.cpu.widening import adjacent, pairs
+
+rows_at_once, depth_at_once = njit(sizes.rows_at_once), njit(sizes.depth_at_once)
 
 
 @njit
@@ -42,6 +45,10 @@ def _small(P: Any) -> bool:
     return P.real == types.uint8
 
 
+def _split(P: Any) -> bool:
+    return P.real == types.int32
+
+
 def depth(P: Any, K: Any) -> Any:
     """Rows of a panel of a matrix with K rows."""
 
@@ -50,7 +57,8 @@ def depth(P: Any, K: Any) -> Any:
 def _depth(P, K):
     if _reals(P) or _small(P):
         return lambda P, K: K
-    return lambda P, K: ceil_div(K, 2 * GRAIN) * GRAIN
+    parts = 2 if _split(P) else 1
+    return lambda P, K: ceil_div(K, 2 * GRAIN) * GRAIN * parts
 
 
 def beyond(P: Any, panels: Any, depth: Any, panel: Any) -> Any:
@@ -149,6 +157,13 @@ def _pack_transposed(A, ld, K, N, shift, scale, scaled, P, panel, first, last):
 
     if _small(P):
         return lambda A, ld, K, N, shift, scale, scaled, P, panel, first, last: None
+    if _split(P):
+        from gatedrnn.sequence.backends.cpu.split import pack_split
+
+        def split(A, ld, K, N, shift, scale, scaled, P, panel, first, last):
+            pack_split(A, ld, K, N, shift, scale, scaled, P, depth(P, K), panel, first, last)
+
+        return split
     return reals if _reals(P) else halves
 
 
@@ -158,7 +173,7 @@ def multiply(
 ) -> None:  # fmt: skip
     """C[M, N] (+)= A[M, K] · P for panels first … last − 1; downwards, first − 1 … last, where first > last.
 
-    tall: rows of a full tile. edge: a tile of scratch. left: scratch for M_BLOCK · depth of A in another precision.
+    tall: rows of a full tile. edge: a tile of scratch. left: scratch for `rows_at_once` · depth of A in another precision.
     """
 
 
@@ -171,9 +186,9 @@ def _multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, l
 
     def halves(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, left):
         W = lanes(A)
-        deep = depth(P, K)
-        for m in range(0, M, M_BLOCK):
-            rows = min(M_BLOCK, M - m)
+        deep, most = depth(P, K), rows_at_once(tall)
+        for m in range(0, M, most):
+            rows = min(most, M - m)
             for r in range(rows if first != last else 0):
                 a, to = A + (m + r) * lda, left + r * deep
                 for k in range(0, deep, W):
@@ -190,13 +205,24 @@ def _multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, l
             multiply_pieces(A, lda, M, P, C, ldc, N, panel, tall, first, last, add, edge, left)
 
         return small
+    if _split(P):
+        from gatedrnn.sequence.backends.cpu.split import split_rows
+
+        def split(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, left):
+            deep, most = depth(P, K), rows_at_once(tall)
+            for m in range(0, M if first != last else 0, most):
+                rows = min(most, M - m)
+                split_rows(A + m * lda, lda, rows, K, left, deep)
+                _tiles(left, deep, rows, P, deep, 2 * GRAIN, C + m * ldc, ldc, N, panel, tall, first, last, add, edge)
+
+        return split
     return reals if _reals(P) else halves
 
 
 @njit
 def _tiles(A, lda, M, P, K, grain, C, ldc, N, panel, tall, first, last, add, edge):
-    """The product of M ≤ M_BLOCK rows; blocks of K begin at multiples of `grain`, which divides K."""
-    blocks, tiles, shape = ceil_div(K, K_BLOCK), ceil_div(M, tall), 0
+    """The product of M ≤ `rows_at_once` rows; blocks of K begin at multiples of `grain`, which divides K."""
+    blocks, tiles, shape = ceil_div(K, depth_at_once(tall)), ceil_div(M, tall), 0
     for i in range(abs(last - first)):
         p = first + i if first < last else first - 1 - i
         n = p * panel
@@ -235,7 +261,7 @@ def multiply_transposed(
 ) -> None:  # fmt: skip
     """C[m, :] (+)= Σ_k A[k, m] · P[k, :] for strips first … last − 1 of `tall` rows m; A is [K, M], P all panels of K rows.
 
-    strips: scratch of M_BLOCK · depth. sums: [M], to which Σ_k A[k, m] is added.
+    strips: scratch of `rows_at_once` · depth. sums: [M], to which Σ_k A[k, m] is added.
     """
 
 
@@ -259,9 +285,9 @@ def _multiply_transposed(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, a
                         _copy_edge(edge, c, ldc, rows, N - n, panel, add)
 
     def halves(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, strips, sums, edge):
-        deep = depth(P, K)
-        for m0 in range(first * tall, min(M, last * tall), M_BLOCK):
-            rows = min(M_BLOCK, min(M, last * tall) - m0)
+        deep, most = depth(P, K), rows_at_once(tall)
+        for m0 in range(first * tall, min(M, last * tall), most):
+            rows = min(most, min(M, last * tall) - m0)
             _transpose_pairs(A + m0, lda, K, rows, strips, deep, sums + m0)
             _tiles(
                 strips, deep, rows, P, deep, GRAIN, C + m0 * ldc, ldc, N, panel, tall, 0, ceil_div(N, panel), add, edge
@@ -286,7 +312,7 @@ def _pack_strip(A, lda, K, columns, tall, S, sums):
 
 @njit
 def _transpose_pairs(A, lda, K, columns, S, deep, sums):
-    """S[m, :] = the pairs of column m of A, M_BLOCK rows of `deep`; sums over k added to `sums`."""
+    """S[m, :] = the pairs of column m of A, rows of `deep`; sums over k added to `sums`."""
     W = lanes(A)
     for j in range(0, columns, W):
         n = min(W, columns - j)

@@ -29,7 +29,7 @@ def linear(x: Tensor, weight: "CompressedWeight", bias: Tensor | None) -> Tensor
     scratch = round_up(REGISTERS + target.rows * target.panel, ALIGN)
     left = left_bytes(target.panel, rank_of(weight.blocks), C)
     out = torch.empty(*x.shape[:-1], V)
-    kernel("linear", "linear", target, torch.uint8)(
+    kernel("linear", "linear", target, "small")(
         threads,
         {
             "N": len(rows), "K": C, "columns": V, "ldg": V, "panel": target.panel, "tall": target.rows, "x": rows,

@@ -14,7 +14,7 @@ from gatedrnn.sequence.backends.cpu import memory, packs, team
 from gatedrnn.sequence.backends.cpu.arguments import Loop, leading
 from gatedrnn.sequence.backends.cpu.operators import layer_loop, packed_small
 from gatedrnn.sequence.compressed import compressed
-from gatedrnn.sequence.modes import half_products
+from gatedrnn.sequence.modes import products
 from gatedrnn.sequence.plan import Plan, biases, plan_for
 from gatedrnn.sequence.request import Request
 
@@ -31,7 +31,8 @@ class Repeat:
 
     def __init__(self, requests: Sequence[Request], parameters: Sequence[Tensor]) -> None:
         self._watch = packs.Watch(parameters)
-        self._circumstances = team.size(), half_products()
+        self._batch = requests[0].x_TBD.shape[1]
+        self._circumstances = team.size(), products(self._batch)
         self._layers = [self._layer(request) for request in requests]
 
     def _layer(self, request: Request) -> tuple[Loop, "array.array[int]", list[int], int, int, object]:
@@ -41,7 +42,7 @@ class Repeat:
         (T, _, D), state = request.x_TBD.shape, request.state
         run, values = layer_loop(
             "forward", request.x_TBD.reshape(-1, D), p.weight_ih, p.weight_hh, None, next(iter(p.extras.values()), None),
-            state[0], state[-1], None, None, T, plan, False, half_products(),
+            state[0], state[-1], None, None, T, plan, False, products(self._batch),
         )  # fmt: skip
         weights = p.weight_ih, p.weight_hh
         small = compressed(*weights)
@@ -53,8 +54,8 @@ class Repeat:
         return run, array.array("q", run.filled(values)), places, plan.hidden, leading(plan), values
 
     def fits(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether the layers' parameters, the threads and autocast are what they were."""
-        return self._circumstances == (team.size(), half_products()) and self._watch.unchanged(parameters)
+        """Whether the layers' parameters, the threads and the products are what they were."""
+        return self._circumstances == (team.size(), products(self._batch)) and self._watch.unchanged(parameters)
 
     def __call__(self, x_TBD: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Output [T, B, H] and final states, each [L, B, H] as `states`; all contiguous and of the parameters' type."""

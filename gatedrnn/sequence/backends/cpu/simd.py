@@ -44,7 +44,7 @@ class Vec(types.Type):
 
 def _real(fe_type: Any) -> ir.Type:
     if isinstance(fe_type.real, types.Integer):
-        return {types.int64: I64, types.uint32: I32, types.uint8: ir.IntType(8)}[fe_type.real]
+        return {types.int64: I64, types.uint32: I32, types.int32: I32, types.uint8: ir.IntType(8)}[fe_type.real]
     return ir.DoubleType() if fe_type.real == types.float64 else ir.FloatType()
 
 

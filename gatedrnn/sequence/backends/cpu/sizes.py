@@ -6,6 +6,8 @@ K_BLOCK = 256
 """Rows of a panel at once."""
 M_BLOCK = 96
 """Rows of A whose block stays in the second-level cache."""
+MATRIX_ROWS = 32
+"""Rows of a tile on matrix registers."""
 GRAIN = 16
 """Pairs a matrix register takes in: a bfloat16 panel's depth is a multiple."""
 TOKENS = 256
@@ -23,14 +25,29 @@ def round_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-def depth(rows: int, products: torch.dtype) -> int:
+KINDS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.int32, "split": torch.int32, "small": torch.uint8}
+"""Kinds of products, and what their packed panels hold: reals, pairs of bfloat16, or bytes."""
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """The kind of float32 or float64 as they are."""
+    return "f64" if dtype == torch.float64 else "f32"
+
+
+def rows_at_once(tall: int) -> int:
+    """`M_BLOCK` for tiles of `tall` rows: on matrix registers twice as many: a panel is fetched from afar for each block."""
+    return 2 * M_BLOCK if tall == MATRIX_ROWS else M_BLOCK
+
+
+def depth_at_once(tall: int) -> int:
+    """`K_BLOCK` for tiles of `tall` rows: on matrix registers mostly a whole panel, read from the second-level cache."""
+    return 8 * K_BLOCK if tall == MATRIX_ROWS else K_BLOCK
+
+
+def depth(rows: int, kind: str) -> int:
     """Rows of a panel: `depth` of product.py."""
-    return round_up(-(-rows // 2), GRAIN) if products == torch.bfloat16 else rows
-
-
-def element(products: torch.dtype) -> torch.dtype:
-    """What packed panels hold: reals, pairs of bfloat16, or bytes."""
-    return torch.int32 if products == torch.bfloat16 else products
+    halves = {"bf16": 1, "split": 2}.get(kind)
+    return halves * round_up(-(-rows // 2), GRAIN) if halves else rows
 
 
 def left_bytes(panel: int, rank: int, inner: int) -> int:

@@ -3,7 +3,8 @@
 P is one packed panel: K rows of NR consecutive elements, 64-byte aligned. A is read at (row stride, 1), or from a strip: K rows
 of MR consecutive reals (the transposed product's form). Exactly mr × K elements of A, K × NR of P and mr × NR of C are touched.
 An element is a real, or (`bf16`) a pair of bfloat16 whose two products are summed in float32: by matrix registers (AMX), by
-AVX-512's dot product of pairs, or widened. On x86 the loops are assembly: LLVM would hoist an unrolled loop's loads, and spill.
+AVX-512's dot product of pairs, or widened; `split`, on matrix registers alone, reads 16 first parts, then 16 second parts, and
+sums three of their four products. On x86 the loops are assembly: LLVM would hoist an unrolled loop's loads, and spill.
 """
 
 from dataclasses import dataclass
@@ -53,8 +54,8 @@ class _Shape:
 def tile_module(target: Target, kind: str) -> str:
     """IR of `tile(mr, A, row stride, P, K, C, row stride, add)`, of `strip` (no stride of A), and of what goes with them."""
     module = ir.Module("tiles")
-    if kind == "bf16" and target.half == "amx":
-        _matrix_tiles(module, target)
+    if kind == "split" or (kind == "bf16" and target.half == "amx"):
+        _matrix_tiles(module, target, kind == "split")
         return str(module)
     _configure(module, None)
     _registers(module, "", "")
@@ -96,7 +97,7 @@ def _registers(module: Any, keep: str, restore: str) -> None:
         b.ret_void()
 
 
-def _matrix_tiles(module: Any, target: Target) -> None:
+def _matrix_tiles(module: Any, target: Target, split: bool) -> None:
     """AMX: rows 0 … 15 of A and C in one register, the others in a second, 16 columns a register: two or four sums."""
 
     def rows(b: Any, count: Any) -> list[Any]:
@@ -117,14 +118,14 @@ def _matrix_tiles(module: Any, target: Target) -> None:
             with branch:
                 second = b.mul(_I64(64), lda)  # 16 rows of 4 bytes on
                 given = [b.ptrtoint(A, _I64), b.add(b.ptrtoint(A, _I64), second), b.mul(lda, _I64(4))]
-                given += [b.ptrtoint(P, _I64), b.lshr(K, _I64(4)), b.ptrtoint(C, _I64)]
+                given += [b.ptrtoint(P, _I64), b.lshr(K, _I64(5 if split else 4)), b.ptrtoint(C, _I64)]
                 given += [b.add(b.ptrtoint(C, _I64), b.mul(_I64(64), ldc)), b.mul(ldc, _I64(4)), add]
-                _matrix_loop(b, halves, given, 4 * target.panel)
+                _matrix_loop(b, halves, given, 4 * target.panel, split)
     b.ret_void()
 
 
-def _matrix_loop(b: Any, halves: int, given: list[Any], row_bytes: int) -> None:
-    """Sums in tmm0 … tmm3, A in tmm4 and tmm5, P in tmm6 and tmm7; 16 pairs a turn."""
+def _matrix_loop(b: Any, halves: int, given: list[Any], row_bytes: int, split: bool) -> None:
+    """Sums in tmm0 … tmm3, A in tmm4 and tmm5, P in tmm6 and tmm7; 16 pairs a turn, or 16 of both parts."""
     moved = ["$0", "$1", "$2", "$3"]  # A, A of the second rows, P, turns
     A, A2, P, turns = moved
     row, a_stride, C, C2, c_stride, add = (f"${n}" for n in range(8, 14))
@@ -132,13 +133,27 @@ def _matrix_loop(b: Any, halves: int, given: list[Any], row_bytes: int) -> None:
     text = [f"testq {add}, {add}", "jz 1f"]
     text += [f"tileloadd {byte}({base},{c_stride},1), %tmm{n}" for n, base, byte in sums]
     text += ["jmp 2f", "1:", *(f"tilezero %tmm{n}" for n, _, _ in sums), "2:"]
-    text += [f"tileloadd ({P},{row},1), %tmm6", f"tileloadd 64({P},{row},1), %tmm7"]
-    text += [f"tileloadd ({A},{a_stride},1), %tmm4", "tdpbf16ps %tmm6, %tmm4, %tmm0", "tdpbf16ps %tmm7, %tmm4, %tmm1"]
-    if halves == 2:
-        text += [f"tileloadd ({A2},{a_stride},1), %tmm5", "tdpbf16ps %tmm6, %tmm5, %tmm2"]
-        text += ["tdpbf16ps %tmm7, %tmm5, %tmm3"]
-    text += [f"prefetcht0 {2 * 16 * row_bytes + byte}({P})" for byte in range(0, 16 * row_bytes, 64)]
-    text += [f"addq $$64, {A}", f"addq $$64, {A2}", f"addq $${16 * row_bytes}, {P}", f"decq {turns}", "jnz 2b"]
+    right, rows = 16 * row_bytes, [(A, 4, 0)] + ([(A2, 5, 2)] if halves == 2 else [])
+
+    def load_right(byte: int) -> list[str]:
+        return [f"tileloadd {byte + 64 * n}({P},{row},1), %tmm{6 + n}" for n in range(2)]
+
+    def products(byte: int | None) -> list[str]:
+        lines = []
+        for base, register, total in rows:
+            if byte is not None:
+                lines.append(f"tileloadd {byte}({base},{a_stride},1), %tmm{register}")
+            lines += [f"tdpbf16ps %tmm{6 + n}, %tmm{register}, %tmm{total + n}" for n in range(2)]
+        return lines
+
+    if split:  # first · second, first · first, second · first
+        text += load_right(right) + products(0) + load_right(0) + products(None) + products(64)
+    else:
+        text += load_right(0) + products(0)
+    parts = 2 if split else 1
+    text += [f"prefetcht0 {2 * parts * right + byte}({P})" for byte in range(0, parts * right, 64)]
+    text += [f"addq $${64 * parts}, {base}" for base in (A, A2)]
+    text += [f"addq $${parts * right}, {P}", f"decq {turns}", "jnz 2b"]
     text += [f"tilestored %tmm{n}, {byte}({base},{c_stride},1)" for n, base, byte in sums]
     constraints = ["=&r"] * 4 + ["0", "1", "2", "3"] + ["r"] * 6 + ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
     first, second, a_bytes, panel, count, c, c2, c_bytes, more = given

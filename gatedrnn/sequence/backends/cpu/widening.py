@@ -29,6 +29,13 @@ def as_counts(tyctx: Any, p: Any) -> Any:
     return to(p), lower
 
 
+@intrinsic
+def as_pairs(tyctx: Any, p: Any) -> Any:
+    """The address p, read as pairs of bfloat16."""
+    to, lower = _pointer(Ptr(types.uint32, p.lanes))
+    return to(p), lower
+
+
 def _loaded(builder: Any, pointer: Any, width: int, lanes: int) -> Any:
     """`lanes` whole numbers of `width` bits from p."""
     vector = ir.VectorType(ir.IntType(width), lanes)
@@ -211,6 +218,17 @@ def _bfloat16(builder: Any, x: Any) -> Any:
     odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
     rounded = builder.lshr(builder.add(builder.add(bits, odd), constant(0x7FFF)), constant(16))
     return builder.select(builder.fcmp_unordered("uno", x, x), constant(0x7FC0), rounded)
+
+
+@intrinsic
+def beyond_bfloat16(tyctx: Any, x: Any) -> Any:
+    """What is left of float32s after their bfloat16 is taken off."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        first = builder.shl(_bfloat16(builder, args[0]), _splat(16, args[0].type.count))
+        return builder.fsub(args[0], builder.bitcast(first, args[0].type))
+
+    return x(x), lower
 
 
 def _pair(builder: Any, low: Any, high: Any) -> Any:
