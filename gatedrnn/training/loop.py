@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -61,8 +61,14 @@ class Outcome:
     stopped: str
 
 
-Project = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-"""Parameters by name → what the model is to be used with instead of some of them."""
+class Project(Protocol):
+    """Parameters by name → what the model is to be used with instead of some of them; its memory goes into checkpoints."""
+
+    memory: dict[str, Tensor]
+
+    def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those that differ."""
+        ...
 
 
 def train(

@@ -88,6 +88,8 @@ def collect(loop: "Loop") -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
         }
     if loop.average is not None:
         tensors |= {f"average.{k}": mean for k, mean in enumerate(loop.average.means)}
+    if loop.project is not None:
+        tensors |= {f"project.{name}": value for name, value in loop.project.memory.items()}
     own = {"rng": torch.get_rng_state().to(loop.fabric.device)}
     if loop.fabric.device.type == "cuda":
         own["rng_cuda"] = torch.cuda.get_rng_state().to(loop.fabric.device)
@@ -126,6 +128,8 @@ def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) ->
         loop.average.steps = p.averaged
         for k, mean in enumerate(loop.average.means):
             mean.copy_(tensors[f"average.{k}"])
+    if loop.project is not None:
+        loop.project.memory |= {n.removeprefix("project."): t for n, t in tensors.items() if n.startswith("project.")}
     _restore_rank(loop, tensors)
     if loop.fabric.is_global_zero:
         cut_metrics(loop.folder, p.metrics)

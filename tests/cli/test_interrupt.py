@@ -1,5 +1,6 @@
 """Ctrl-C, as a person presses it: a signal to a training process."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,33 +8,63 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+import torch
+
 from gatedrnn.training.run import load_run
 
 TINY = ["--model.embedding_size", "16", "--model.hidden_sizes", "[16]", "--model.chunk_size", "4"]
 
 
-def test_ctrl_c_leaves_a_usable_run(tmp_path: Path):
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
     (tmp_path / "text").mkdir()
     for name in ("train.txt", "valid.txt"):
         (tmp_path / "text" / name).write_text("the old pilot sleeps\nmary waits\n" * 200)
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "gatedrnn.cli.main", "train", "--data", str(tmp_path / "text"), "--out", str(out)]
-    options = [*TINY, "--training.epochs", "100000", "--training.device", "cpu"]
+    return tmp_path / "text"
+
+
+def command(*arguments: object, until: Path | None = None) -> tuple[int, str, str]:
+    """Run `gatedrnn`; with `until`, Ctrl-C as soon as an epoch stands in that file. Exit status, output, errors."""
     process = subprocess.Popen(
-        command + options,
+        [sys.executable, "-m", "gatedrnn.cli.main", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    deadline = time.monotonic() + 120
-    while (
-        not ((out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text()) and time.monotonic() < deadline
-    ):
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 1, errors
+    if until:
+        deadline = time.monotonic() + 120
+        while not (until.exists() and until.read_text()) and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=240)
+    return process.returncode, output, errors
+
+
+def test_ctrl_c_leaves_a_usable_run(tmp_path: Path, text: Path):
+    out = tmp_path / "run"
+    options = [*TINY, "--training.epochs", "100000", "--training.device", "cpu"]
+    status, output, errors = command("train", "--data", text, "--out", out, *options, until=out / "metrics.jsonl")
+    assert status == 1, errors
     assert "interrupted: best valid perplexity" in output, errors
     assert errors == ""
     assert load_run(out).vocabulary.words[:2] == ["<unk>", "<eos>"]
+
+
+def test_training_on_after_compression_goes_on_where_it_was_interrupted(tmp_path: Path, text: Path):
+    run, out, whole = tmp_path / "run", tmp_path / "out", tmp_path / "whole"
+    options = [*TINY, "--training.epochs", "1", "--training.device", "cpu"]
+    status, _, errors = command("train", "--data", text, "--out", run, *options)
+    assert status == 0, errors
+    again = ["compress", run, "--method", "svd", "--rank", "4", "--retrain", "30", "--out"]
+    status, output, errors = command(*again, out, until=out / "metrics.jsonl")
+    assert status == 1 and "interrupted: the same command with --resume goes on" in output + errors
+    epochs = len((out / "metrics.jsonl").read_text().splitlines())
+    assert 1 <= epochs < 30 and not (out / "compression.json").exists()
+    status, _, errors = command(*again, out, "--resume")
+    assert status == 0, errors
+    assert command(*again, whole)[0] == 0
+    assert [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [*range(1, 31)]
+    found, expected = (load_run(folder).model.expand().state_dict() for folder in (out, whole))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)

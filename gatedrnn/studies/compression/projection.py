@@ -21,12 +21,13 @@ class Projection:
     costs little beside a singular-value decomposition and keeps up with weights that change slowly.
 
     Args: model: whose weights; nothing of it is kept. scheme: as for `compressed`.
+    Attributes: memory: row spaces [columns, rank] of the last weights, by weight and first row, for a checkpoint.
     Raises: ArgumentError: as `compressed`.
     """
 
     def __init__(self, model: LanguageModel, scheme: Scheme) -> None:
         self._places: dict[str, Places] = places_by_weight(model, scheme)
-        self._spaces: dict[tuple[str, int], Tensor] = {}
+        self.memory: dict[str, Tensor] = {}
 
     def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights concerned, by name, projected."""
@@ -40,12 +41,13 @@ class Projection:
         return found
 
     def _projected(self, rows: Tensor, name: str, first: int, setting: Scheme) -> Tensor:
-        space = self._spaces.get((name, first))
+        place = f"{name}/{first}"
+        space = self.memory.get(place)
         if setting.method == "svd" and space is not None:
             space = torch.linalg.qr(rows.t() @ (rows @ space)).Q
-            self._spaces[name, first] = space
+            self.memory[place] = space
             return (rows @ space) @ space.t()
         form, parts = small_form(rows, name, setting)
         if setting.method == "svd":
-            self._spaces[name, first] = torch.linalg.qr(parts["right"].t()).Q
+            self.memory[place] = torch.linalg.qr(parts["right"].t()).Q
         return FORMS[form](parts, rows.shape[1])
