@@ -35,8 +35,10 @@ def products(batch: int) -> str:
     """How to multiply: "bf16" under autocast; "split" in inference on a large batch if nearly float32 will do; else "float"."""
     if half_products():
         return "bf16"
-    if torch.compiler.is_compiling() or batch < _WORTH_SPLITTING or torch.is_grad_enabled():
-        return "float"  # a compiler would fix the answer, and the batch's size with it
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return "float"  # a graph would fix the answer, and the batch's size with it
+    if batch < _WORTH_SPLITTING or torch.is_grad_enabled():
+        return "float"
     return "split" if _NEARLY.get() or torch.get_float32_matmul_precision() != "highest" else "float"
 
 

@@ -31,6 +31,7 @@ from torch.func import functional_call
 from gatedrnn import Gates
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.dispatch import BACKENDS
+from gatedrnn.sequence.plan import Plan
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -357,6 +358,60 @@ def test_buffers_are_dropped_when_there_are_too_many(graphs, monkeypatch):
     assert len(module._KEPT) == 2 and len(graphs) == 4
 
 
+@pytest.fixture
+def measured(monkeypatch):
+    """Lets choices of launches be measured on a CPU too, by a clock on which each is faster than the one before."""
+    from gatedrnn.sequence.backends.triton import loops, tuning
+
+    calls, seen = [], set()
+
+    def clock(call, quantiles):
+        call()
+        calls.append(None)
+        return [1.0 / len(calls)] * len(quantiles)
+
+    tuned = tuning.tuned.__wrapped__
+    kernels = {}
+    monkeypatch.setattr(
+        loops, "tuned", lambda kernel, tried: kernels.setdefault((id(kernel), tried), tuned(kernel, tried, clock))
+    )
+    monkeypatch.setattr(loops, "to_be_measured", lambda key, device: not (key in seen or seen.add(key)))
+    return calls, kernels
+
+
+@pytest.mark.skipif(GPU, reason="there the clock is real")
+@pytest.mark.parametrize("variant", ["rnn-tanh", "peephole", "coupled", "gru-after", "gru-before", "onlstm-chunks"])
+def test_choices_are_measured_once_and_change_no_value(variant, measured):
+    (calls, kernels), counts = measured, []
+    layer = build(variant, D, 260)
+    x, states = inputs_for(layer, 2, 3)
+    for _ in range(2):
+        for lengths in (None, [2, 1, 2]):
+            equal(*both(layer, x, states, lengths=lengths))
+        with torch.no_grad():
+            found = call(layer, x, states)[0]  # nothing kept: the state's one slot is read and written
+            layer.backend = "reference"
+            torch.testing.assert_close(found, call(layer, x, states)[0])
+            layer.backend = "triton"
+        counts.append(len(calls))
+    assert counts[0] == counts[1] > 0
+    assert all(kernel.best_config == kernel.configs[-1] for kernel in kernels.values())
+
+
+def test_where_nothing_can_be_measured_the_usual_choice_serves():
+    from gatedrnn.sequence.backends.triton.tuning import choices, to_be_measured
+
+    assert to_be_measured("a size", torch.device("cpu")) is None
+    for hidden, block in ((6, 8), (256, 256), (1150, 256)):
+        found = choices(Plan("lstm", hidden, 4 * hidden, 4 * hidden, 0, 4 * hidden))
+        assert found[0] == (block, 4) and len(set(found)) == len(found)
+    assert choices(Plan("onlstm", 1150, 4830, 4830, 0, 4830, split_points=115, chunk=10)) == [
+        (None, 8),
+        (None, 4),
+        (None, 16),
+    ]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_ten_thousand_steps_neither_leak_nor_hang():
@@ -380,4 +435,5 @@ def test_kernels_compile_for_gpus_without_one(tmp_path):
     assert done.returncode == 0, done.stderr
     built = {tuple(line.split()[:2]) for line in done.stdout.splitlines()}
     assert {("onlstm", "backward"), ("gru_before", "forward_second"), ("rnn_relu", "forward")} <= built
-    assert len(done.stdout.splitlines()) == 3 * (2 * 9 + 2)
+    kernels, with_blocks = 2 * 9 + 2, 2 * 8 + 2  # ON-LSTM's have three choices of warps, the others four of units
+    assert len(done.stdout.splitlines()) == 2 * kernels + 4 * with_blocks + 3 * 2

@@ -2,11 +2,13 @@
 
 import sys
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gatedrnn.sequence.backends.triton import loops
+from gatedrnn.sequence.backends.triton.tuning import choices
 from gatedrnn.sequence.plan import Plan
 
 STORAGE = {"x", "u", "h_all", "work", "grad_h", "dh_u", "dx", "du"}  # of gates below; the others are states
@@ -38,7 +40,7 @@ def main(capability: int) -> None:
             kernel, launched = getattr(rows, part), Recorder()
             if kernel is None:
                 continue
-            loops._launcher(plan, 20, rows, flags)(launched, list(names), 0, 0, 1)
+            loops._Launcher(plan, 20, rows, flags, torch.device("cpu"))(launched, list(names), 0, 0, 1)
             constants = {p.name for p in kernel.params if p.is_constexpr}
             assert constants == set(launched.constants), (name, part, constants ^ set(launched.constants))
             assert [*launched.arguments[: len(names)]] == kernel.arg_names[: len(names)], (name, part)
@@ -48,11 +50,13 @@ def main(capability: int) -> None:
                 kinds |= dict.fromkeys(("gates", "grad_gates"), "*fp32" if name == "onlstm" else f"*{storage}")
                 kinds |= {"lengths": "*i64"} | dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(constants, "constexpr")
                 signature = {argument: kinds[argument] for argument in kernel.arg_names}
-                source = ASTSource(fn=kernel, signature=signature, constexprs=launched.constants)
-                built = triton.compile(
-                    source, target=GPUTarget("cuda", capability, 32), options={"num_warps": launched.warps}
-                )
-                print(name, part, storage, len(built.asm["ptx"]), flush=True)
+                for block, warps in choices(plan) if storage == "bf16" else [(None, launched.warps)]:
+                    constant = launched.constants if block is None else {**launched.constants, "BLOCK": block}
+                    source = ASTSource(fn=kernel, signature=signature, constexprs=constant)
+                    built = triton.compile(
+                        source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}
+                    )
+                    print(name, part, storage, block, warps, len(built.asm["ptx"]), flush=True)
 
 
 if __name__ == "__main__":

@@ -52,11 +52,11 @@ def test_batched_reading_equals_one_sentence_at_a_time_in_order(layer):
         with torch.no_grad():
             gates = model(torch.tensor([EOS, *sentence])[:, None], return_gates=True).gates
         master_TN = gates[layer - 1]["master_forget"][1:, 0]
-        assert reading.distances[layer] == pytest.approx((1 - master_TN.mean(-1)).tolist(), abs=1e-6)
-        assert reading.distances[layer] == pytest.approx(syntactic_distance(master_TN).tolist(), abs=1e-6)
-        np.testing.assert_allclose(reading.gates[layer], master_TN.numpy(), atol=1e-6)
+        assert reading.distances[layer] == pytest.approx((1 - master_TN.mean(-1)).tolist(), abs=1e-5)
+        assert reading.distances[layer] == pytest.approx(syntactic_distance(master_TN).tolist(), abs=1e-5)
+        np.testing.assert_allclose(reading.gates[layer], master_TN.numpy(), atol=1e-5)
         (alone,) = read(model, [sentence], EOS, [layer])
-        assert reading.distances[layer] == pytest.approx(alone.distances[layer], abs=1e-6)
+        assert reading.distances[layer] == pytest.approx(alone.distances[layer], abs=1e-5)
         assert alone.gates == {}
 
 
@@ -74,7 +74,7 @@ def test_order_is_kept_over_many_chunks_of_one_stream(small_chunks):
     assert [len(r.distances[1]) for r in readings] == [len(s) for s in sentences]
     for k in (0, 50, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 51):
         assert readings[k].distances[1] == pytest.approx(
-            next(read(model, [sentences[k]], EOS, [1])).distances[1], abs=1e-6
+            next(read(model, [sentences[k]], EOS, [1])).distances[1], abs=1e-5
         )
 
 
@@ -104,8 +104,8 @@ def test_layers_read_in_one_pass_are_those_read_alone_and_their_mean(gate):
         wanted = {1: each[0], 2: each[1], 3: each[2], "mean": (each[0] + each[1] + each[2]) / 3}
         assert list(reading.distances) == layers and reading.gates == {}
         for layer in layers:
-            assert reading.distances[layer] == pytest.approx(wanted[layer].tolist(), abs=1e-6)
-            assert alone[layer][k].distances == {layer: pytest.approx(reading.distances[layer], abs=1e-6)}
+            assert reading.distances[layer] == pytest.approx(wanted[layer].tolist(), abs=1e-5)
+            assert alone[layer][k].distances == {layer: pytest.approx(reading.distances[layer], abs=1e-5)}
 
 
 @pytest.mark.parametrize("gate", ["master_forget", "master_input"])
@@ -116,7 +116,7 @@ def test_the_gates_kept_are_those_of_every_layer_read(gate):
         assert sorted(reading.gates) == read_ones
         for layer, values in reading.gates.items():
             assert values.shape == (len(sentence), (8, 12, 8)[layer - 1] // 2)
-            assert values.mean(-1) == pytest.approx(gate_means(model, sentence, gate)[layer - 1], abs=1e-6)
+            assert values.mean(-1) == pytest.approx(gate_means(model, sentence, gate)[layer - 1], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_parse_has_distances_spans_brackets_and_a_tree(layer, read_ones):
     found = list(parse_sentences(model, VOCABULARY, iter(sentences), layer=layer))
     for words, parsed in zip(sentences, found, strict=True):
         distances = 1 - gate_means(model, VOCABULARY.encode(words), "master_forget")[read_ones].mean(0)
-        assert parsed.words == words and parsed.distances == pytest.approx(distances.tolist(), abs=1e-6)
+        assert parsed.words == words and parsed.distances == pytest.approx(distances.tolist(), abs=1e-5)
         tree = split(words, parsed.distances)
         assert nested(parsed.tree) == tree and parsed.tree.label() == "X"
         assert parsed.spans == ends(tree)[1] and parsed.brackets == written(tree)
@@ -311,7 +311,7 @@ def test_a_parse_is_by_the_named_gate_and_algorithm(gate):
     found = {a: next(parse_sentences(make_model(), VOCABULARY, [words], algorithm=a, **how)) for a in ALGORITHMS}
     means = gate_means(make_model(), VOCABULARY.encode(words), gate)[2]
     for algorithm, parsed in found.items():
-        assert parsed.distances == pytest.approx((1 - means if gate == "master_forget" else means).tolist(), abs=1e-6)
+        assert parsed.distances == pytest.approx((1 - means if gate == "master_forget" else means).tolist(), abs=1e-5)
         assert parsed.algorithm == algorithm and parsed.spans == distances_to_spans(parsed.distances, algorithm)
 
 

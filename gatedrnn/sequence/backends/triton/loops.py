@@ -5,7 +5,7 @@ depends on a length's value, so that a loop can be captured once and replayed.
 Dimensions: T steps, B batch, H hidden, R rows of x, G columns of gates.
 """
 
-from collections.abc import Callable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 import triton
 
 from gatedrnn.sequence.backends.triton.rows import coupled, gru, lstm, onlstm, rnn
+from gatedrnn.sequence.backends.triton.tuning import choices, tile_of, to_be_measured, tuned
 from gatedrnn.sequence.plan import Plan
 
 Buffers = dict[str, Any]
@@ -22,7 +23,6 @@ _FORWARD = ("x", "u", "extra", "h_all", "s_all", "gates", "work", "lengths")
 _BACKWARD = (
     "extra", "s_all", "gates", "grad_h", "grad_s", "grad_gates", "dh_u", "dh", "dc", "dx", "du", "lengths",
 )  # fmt: skip
-_BLOCK = 256  # units of a program
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,9 @@ def forward_loop(plan: Plan, steps: int, reverse: bool, keep: bool, b: Buffers) 
     """
     rows = _ROWS[plan.kernel]
     constants = {"KEEP": int(keep), "RAGGED": b["lengths"] is not None}
-    run = _launcher(plan, b["x"].shape[1], rows, constants)
-    first = plan.columns_1
+    x, first, given = b["x"], plan.columns_1, [b[name] for name in _FORWARD]
+    run = _Launcher(plan, x.shape[1], rows, constants, x.device, x.dtype)
+    run.rehearse((rows.forward, rows.forward_second), given, 0, *slots(0, reverse))
     U, U_second, u = b["weight_hh"][:first].t(), b["weight_hh"][first:].t(), b["u"]
     start = steps if reverse else 0
     b["h_all"][start].copy_(b["h0"])
@@ -71,7 +72,7 @@ def forward_loop(plan: Plan, steps: int, reverse: bool, keep: bool, b: Buffers) 
     for t in range(steps - 1, -1, -1) if reverse else range(steps):
         old, new = slots(t, reverse)
         torch.mm(b["h_all"][old], U, out=u)
-        run(rows.forward, [b[name] for name in _FORWARD], t, old, new)
+        run(rows.forward, given, t, old, new)
         if rows.forward_second is not None:
             torch.mm(b["work"], U_second, out=b["u_second"])
             second = {**b, "u": b["u_second"]}
@@ -85,16 +86,19 @@ def backward_loop(plan: Plan, steps: int, reverse: bool, b: Buffers) -> None:
     """
     rows, first = _ROWS[plan.kernel], plan.columns_1
     names = {"RAGGED": "lengths", "GRAD_S": "grad_s", "GRAD_GATES": "grad_gates"}
-    run = _launcher(plan, b["dx"].shape[1], rows, {flag: b[name] is not None for flag, name in names.items()})
+    dx, given = b["dx"], [b[name] for name in _BACKWARD]
+    flags = {flag: b[name] is not None for flag, name in names.items()}
+    run = _Launcher(plan, dx.shape[1], rows, flags, dx.device, dx.dtype)
+    run.rehearse((rows.backward, rows.backward_second), given, 0, *slots(0, reverse))
     U, U_second = b["weight_hh"][:first], b["weight_hh"][first:]
     for name in ("dh_u", "dh", "dc"):
         b[name].zero_()
     for t in range(steps) if reverse else range(steps - 1, -1, -1):
         old, new = slots(t, reverse)
-        run(rows.backward, [b[name] for name in _BACKWARD], t, old, new)
+        run(rows.backward, given, t, old, new)
         if rows.backward_second is not None:
             torch.mm(b["dx"][t, :, first:], U_second, out=b["dh_u"])
-            run(rows.backward_second, [b[name] for name in _BACKWARD], t, old, new)
+            run(rows.backward_second, given, t, old, new)
         torch.mm(b["du"][t, :, :first], U, out=b["dh_u"])
     _weight_gradient(plan, steps, reverse, b)
 
@@ -111,24 +115,39 @@ def _weight_gradient(plan: Plan, steps: int, reverse: bool, b: Buffers) -> None:
         torch.mm(du[:, first:].t(), read.to(du.dtype).flatten(0, 1), out=b["dU"][first:])
 
 
-def _launcher(plan: Plan, batch: int, rows: Rows, flags: dict[str, Any]) -> Callable[..., None]:
-    """A function that runs one of a cell's kernels for step t."""
-    constants = {**flags, "HARD": plan.hard, **dict(rows.constants)}
-    H = plan.hidden
-    if plan.split_points:
-        tile = tile_of(plan)
-        constants |= {"K": plan.split_points, "C": plan.chunk, "BLOCK": tile[0], "BLOCK_C": tile[1]}
-        grid, warps = (batch,), min(16, max(4, tile[0] * tile[1] // 256))
-    else:
-        block = min(_BLOCK, triton.next_power_of_2(H))
-        constants["BLOCK"], grid, warps = block, (batch, triton.cdiv(H, block)), 4
+class _Launcher:
+    """Runs a cell's kernels for one step after another.
 
-    def run(kernel: Any, arguments: list[Any], t: int, old: int, new: int) -> None:
-        kernel[grid](*arguments, t, old, new, batch, H, **constants, num_warps=warps)
+    Args: flags: constants of the pass. device: where the tensors are. key: what, beside plan and flags, decides on their types.
+    """
 
-    return run
+    def __init__(
+        self, plan: Plan, batch: int, rows: Rows, flags: dict[str, Any], device: torch.device, key: Hashable = None
+    ) -> None:
+        self._given = batch, plan.hidden
+        self._constants = {**flags, "HARD": plan.hard, **dict(rows.constants)}
+        if plan.split_points:
+            across, down = tile_of(plan)
+            self._constants |= {"K": plan.split_points, "C": plan.chunk, "BLOCK": across, "BLOCK_C": down}
+        self._blocks = not plan.split_points
+        self._choices = tuple(choices(plan))
+        self.measures = to_be_measured((plan, key, *flags.items()), device)
 
+    def __call__(self, kernel: Any, arguments: list[Any], t: int, old: int, new: int) -> None:
+        batch, H = self._given
 
-def tile_of(plan: Plan) -> tuple[int, int]:
-    """Chunks and units of a chunk that one program of an ON-LSTM holds, each rounded up to a power of 2."""
-    return triton.next_power_of_2(plan.split_points), triton.next_power_of_2(plan.chunk)
+        def grid(constants: dict[str, Any]) -> tuple[int, ...]:
+            return (batch, triton.cdiv(H, constants["BLOCK"])) if self._blocks else (batch,)
+
+        if self.measures is None:
+            block, warps = self._choices[0]
+            usual = {"num_warps": warps} if block is None else {"BLOCK": block, "num_warps": warps}
+        else:
+            kernel, usual = tuned(kernel, self._choices), {}
+        kernel[grid](*arguments, t, old, new, batch, H, **self._constants, **usual)
+
+    def rehearse(self, kernels: Sequence[Any], arguments: list[Any], t: int, old: int, new: int) -> None:
+        """Run kernels for once on buffers that are about to be filled, so that their choices can be measured there."""
+        for kernel in kernels if self.measures else ():
+            if kernel is not None:
+                self(kernel, arguments, t, old, new)

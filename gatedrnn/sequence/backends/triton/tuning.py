@@ -1,0 +1,52 @@
+"""How many units a program takes and how many warps it gets: measured at a size's first call on a GPU, kept on disk by Triton."""
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+import triton
+
+from gatedrnn.sequence.plan import Plan
+
+Choice = tuple[int | None, int]
+"""Units of a program (None: the cell decides) and warps."""
+
+_USUAL, *_OTHERS = (256, 4), (128, 2), (512, 4), (1024, 8)
+_MOST_WARPS = 16
+_MEASURED: set[Hashable] = set()
+
+
+def choices(plan: Plan) -> list[Choice]:
+    """What is tried, the usual one first: it serves where nothing can be measured."""
+    if plan.split_points:
+        across, down = tile_of(plan)
+        usual = min(_MOST_WARPS, max(4, across * down // 256))
+        return [(None, warps) for warps in (usual, usual // 2, 2 * usual) if warps <= _MOST_WARPS]
+    whole = triton.next_power_of_2(plan.hidden)
+    return [(min(_USUAL[0], whole), _USUAL[1]), *(choice for choice in _OTHERS if choice[0] <= whole)]
+
+
+def tile_of(plan: Plan) -> tuple[int, int]:
+    """Chunks and units of a chunk that one program of an ON-LSTM holds, each rounded up to a power of 2."""
+    return triton.next_power_of_2(plan.split_points), triton.next_power_of_2(plan.chunk)
+
+
+@functools.cache
+def tuned(kernel: Any, tried: tuple[Choice, ...], measure: Callable[..., Any] | None = None) -> Any:
+    """`kernel`, which takes the fastest of `tried` for a hidden size and types of tensors; `measure` as Triton's `do_bench`."""
+    configs = [triton.Config({} if block is None else {"BLOCK": block}, num_warps=warps) for block, warps in tried]
+    kept = {"cache_results": True} if "cache_results" in inspect.signature(triton.autotune).parameters else {}
+    key = [name for name in ("H", "K", "C") if name in kernel.arg_names]
+    return triton.autotune(configs, key=key, do_bench=measure, **kept)(kernel)
+
+
+def to_be_measured(key: Hashable, device: torch.device) -> bool | None:
+    """Whether what `key` names is measured now, at its first call (True), was before (False), or cannot be (None)."""
+    if (key, device) in _MEASURED:
+        return False
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return None
+    _MEASURED.add((key, device))
+    return True
