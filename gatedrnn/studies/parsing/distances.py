@@ -27,7 +27,7 @@ Layer = int | str
 
 GATES = ("master_forget", "master_input")
 _SORTED_SENTENCES = 4096
-_BATCH_TOKENS = 4096
+_BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ def _read(
 
 
 def _next_batch(order: list[int], chunk: list[list[int]]) -> list[int]:
-    """The longest sentences left in `order`, taken from its end: as many tokens as fit, with not much more padding."""
+    """The longest sentences left in `order`, taken from its end: as many tokens as fit, with not much more padding than that."""
     width, tokens, batch = len(chunk[order[-1]]) + 1, 0, []
-    while order and (not batch or (tokens < _BATCH_TOKENS and width * len(batch) < 2 * _BATCH_TOKENS)):
+    while order and (not batch or (tokens < _BATCH_TOKENS and width * len(batch) < 3 * _BATCH_TOKENS)):
         batch.append(order.pop())
         tokens += len(chunk[batch[-1]]) + 1
     return batch
