@@ -14,6 +14,9 @@ _FUNCTORCH: Any = getattr(torch._C, "_functorch")  # noqa: B009 - unknown to typ
 
 _NEARLY: ContextVar[bool] = ContextVar("nearly", default=False)
 _WORTH_SPLITTING = 16  # rows, as many as a matrix register has
+_PRECISION: Any = getattr(
+    torch._C, "_get_fp32_precision_getter", None
+)  # of PyTorch 2.9 on, with a switch for each library
 
 
 def half_products() -> bool:
@@ -39,7 +42,14 @@ def products(batch: int) -> str:
         return "float"  # a graph would fix the answer, and the batch's size with it
     if batch < _WORTH_SPLITTING or torch.is_grad_enabled():
         return "float"
-    return "split" if _NEARLY.get() or torch.get_float32_matmul_precision() != "highest" else "float"
+    return "split" if _NEARLY.get() or _lowered() else "float"
+
+
+def _lowered() -> bool:
+    """Whether products of float32 on the CPU may be rounded, by either of PyTorch's switches; reading the other one may raise."""
+    if _PRECISION is None:
+        return torch.get_float32_matmul_precision() != "highest"
+    return _PRECISION("mkldnn", "matmul") in ("tf32", "bf16")
 
 
 def transformed() -> bool:

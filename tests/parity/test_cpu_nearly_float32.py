@@ -10,6 +10,7 @@ from harness import make
 from gatedrnn import LSTM, Gates
 from gatedrnn.layers import Recurrent
 from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.sequence import modes
 from gatedrnn.sequence.backends.cpu import packs
 from gatedrnn.sequence.backends.cpu.target import targets
 from gatedrnn.sequence.modes import nearly_float32, products
@@ -107,6 +108,20 @@ def test_targets_without_matrix_registers_stay_in_float32(name, monkeypatch, hig
     found = inference(layer, "cpu", x)
     torch.set_float32_matmul_precision("highest")
     assert torch.equal(found, inference(layer, "cpu", x))
+
+
+@pytest.mark.skipif(modes._PRECISION is None, reason="this PyTorch has one switch")
+def test_pytorch_s_newer_switch_is_heard_too(monkeypatch):
+    switch = torch.backends.mkldnn.matmul
+    with torch.no_grad():
+        for value, found in (("tf32", "split"), ("bf16", "split"), ("ieee", "float"), ("none", "float")):
+            switch.fp32_precision = value
+            assert products(16) == found
+        torch.set_float32_matmul_precision("high")
+        monkeypatch.setattr(modes, "_PRECISION", None)
+        assert products(16) == "split"
+        torch.set_float32_matmul_precision("highest")
+        assert products(16) == "float"
 
 
 def test_a_study_may_allow_it_for_itself():
