@@ -9,7 +9,7 @@ demo: .venv/.run
 	$(BIN)/gatedrnn demo --out gatedrnn-demo
 
 test: .venv/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 check: .venv/.dev
 	$(BIN)/ruff check .
