@@ -19,6 +19,7 @@ from gatedrnn.sequence.forms import Block
 from gatedrnn.sequence.modes import plain
 
 _ATEN: Any = torch.ops.aten
+_ASK_THE_TYPE = (_ATEN.new_empty.default, _ATEN.new_full.default, _ATEN.new_ones.default, _ATEN.new_zeros.default)
 _SET_DATA: Any = Tensor.data.__set__  # type: ignore[attr-defined]
 
 
@@ -93,6 +94,8 @@ class CompressedWeight(Tensor):
             if func is _ATEN._to_copy.default and kwargs.get("dtype") in (None, first.dtype):
                 device = kwargs.get("device") or first.device
                 return first._mapped(lambda part: part.to(device, copy=True))
+            if func in _ASK_THE_TYPE:
+                return func(torch.empty(0, dtype=first.dtype, device=first.device), *args[1:], **kwargs)
             if func is _ATEN.embedding.default:
                 return forms.rows(first.blocks, first.shape[1], args[1])
         _refuse_writing(func, args)

@@ -132,6 +132,17 @@ def test_the_temperature_of_evaluation_scales_every_form():
         close(layer(x), dense(x))
 
 
+@pytest.mark.parametrize("options", [{"gates": Gates(evaluation_temperature=0.5)}, {"bias": False}])
+def test_plain_inference_never_makes_the_matrix(options, monkeypatch):
+    layer, dense = pair("onlstm", 20, 24, ["int8"], **options)
+    x = torch.randn(3, 2, 20)
+    with torch.no_grad():
+        expected = dense(x)
+        monkeypatch.setattr(CompressedWeight, "dense", None)
+        for _ in range(2):
+            close(layer(x), expected)
+
+
 def test_small_sequences_of_many_threads_and_of_one():
     layer, dense = pair("lstm", 64, 300, ["factors", "int8"])
     x = torch.randn(3, 4, 64)

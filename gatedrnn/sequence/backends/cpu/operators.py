@@ -59,7 +59,7 @@ def packed_small(
     run: Loop, plan: Plan, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None
 ) -> tuple[Tensor, ...]:
     """Tables of W and U in small forms, made now or before."""
-    form = (*run.form, None if scale_G is None else tuple(scale_G.tolist()))
+    form = (*run.form, None if scale_G is None else scale_G.numpy().tobytes())
     found = packs.find((weight_ih, weight_hh), form)
     if found is None:
         blocks = blocks_of(weight_ih), blocks_of(weight_hh)
