@@ -215,7 +215,10 @@ def _bench(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--cell", metavar="NAME", action="append", help=f"repeatable: {cells} [all]")
     parser.add_argument(
-        "--backend", metavar="NAME", action="append", help="repeatable: cpu, triton, reference, compiled [by device]"
+        "--backend",
+        metavar="NAME",
+        action="append",
+        help="repeatable: cpu, triton, torch, reference, compiled [by device]",
     )
     parser.add_argument(
         "--device", metavar="NAME", default="cpu", help="cpu or cuda [cpu]; cuda takes a grid of shapes"

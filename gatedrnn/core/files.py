@@ -66,6 +66,12 @@ def write_yaml(path: Path, values: Any) -> None:
     write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None))
 
 
+def cache_folder() -> Path:
+    """Where kernels and what was measured are kept: `NUMBA_CACHE_DIR`, `XDG_CACHE_HOME` or ~/.cache, and there gatedrnn."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "gatedrnn"
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

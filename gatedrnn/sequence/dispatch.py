@@ -1,13 +1,15 @@
-"""Which backend runs a request: the first that supports it, or the named one or an error with its reason."""
+"""Which backend runs a request: the named one, or an error with its reason; else the first able one, on a GPU the fastest."""
 
 from typing import Protocol
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.cpu.backend import Cpu
+from gatedrnn.sequence.backends.pytorch import PyTorch
 from gatedrnn.sequence.backends.triton.backend import Triton
 from gatedrnn.sequence.reference import Reference
 from gatedrnn.sequence.request import Request, Result
+from gatedrnn.sequence.timing import fastest, measurable
 
 
 class Backend(Protocol):
@@ -22,7 +24,8 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: dict[str, Backend] = {"cpu": Cpu(), "triton": Triton(), "reference": Reference()}
+BACKENDS: dict[str, Backend] = {"cpu": Cpu(), "triton": Triton(), "torch": PyTorch(), "reference": Reference()}
+"""By name, in the order in which they are asked; the reference runs what none of the others supports."""
 
 
 def choices() -> list[str]:
@@ -41,4 +44,18 @@ def backend_for(request: Request, name: str = "auto") -> Backend:
         if reason is not None:
             raise BackendError(f"backend={name!r}", "cannot run this request", reason, "Use backend='auto'")
         return BACKENDS[name]
-    return next(backend for backend in BACKENDS.values() if backend.supports(request) is None)
+    able = (key for key, backend in BACKENDS.items() if backend.supports(request) is None)
+    first = next(able)
+    if not measurable(request.x_TBD.device):
+        return BACKENDS[first]
+    others = [key for key in able if key != "reference"]  # the truth, never fast
+    able = {key: BACKENDS[key].run for key in (first, *others)}
+    return BACKENDS[fastest(able, request, _lost) if others else first]
+
+
+def _lost(name: str) -> None:
+    """Free what a backend keeps that was timed and is not taken."""
+    if name == "triton":
+        from gatedrnn.sequence.backends.triton import graphs
+
+        graphs.drop()

@@ -52,6 +52,19 @@ def _lowered() -> bool:
     return _PRECISION("mkldnn", "matmul") in ("tf32", "bf16")
 
 
+def rounds_recurrences() -> bool:
+    """Whether cuDNN rounds a recurrence's float32 to TF32, as is its default, where products keep it, as is theirs."""
+    if _PRECISION is None:
+        return torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    return _PRECISION("cuda", "rnn") == "tf32" and _PRECISION("cuda", "matmul") != "tf32"
+
+
+def storage_type(x: Tensor) -> torch.dtype:
+    """The type that x is computed in: autocast's, or its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def transformed() -> bool:
     """Whether torch.func or forward-mode differentiation looks on: the operators have a backward formula only."""
     return forward_ad._current_level >= 0 or _FUNCTORCH.peek_interpreter_stack() is not None

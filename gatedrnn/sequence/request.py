@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
@@ -44,6 +45,15 @@ class Request:
             return self.noise
         T, B, _ = self.x_TBD.shape
         return self.noise.rows(T * B, self.spec.rows, self.params.weight_ih).view(T, B, -1)
+
+    def mixture(self) -> str | None:
+        """None, or how input and weights differ: in device, or in type where no autocast makes them equal."""
+        x, weight = self.x_TBD, self.params.weight_hh
+        if x.device != weight.device:
+            return f"the input is on {x.device}, the weights on {weight.device}"
+        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            return f"the input is {x.dtype}, the weights {weight.dtype}"
+        return None
 
     def misfit(self) -> str | None:
         """None, or which tensor has not the type or shape that a kernel, which checks nothing, would read."""

@@ -358,6 +358,18 @@ def test_buffers_are_dropped_when_there_are_too_many(graphs, monkeypatch):
     assert len(module._KEPT) == 2 and len(graphs) == 4
 
 
+def test_a_backend_that_lost_frees_its_buffers(graphs):
+    from gatedrnn.sequence import dispatch
+    from gatedrnn.sequence.backends.triton import graphs as module
+
+    for _ in range(2):
+        build("lstm")(torch.ones(2, 2, D, dtype=torch.float64, device=DEVICE))
+    dispatch._lost("torch")
+    assert module._KEPT
+    dispatch._lost("triton")
+    assert not module._KEPT
+
+
 @pytest.fixture
 def measured(monkeypatch):
     """Lets choices of launches be measured on a CPU too, by a clock on which each is faster than the one before."""

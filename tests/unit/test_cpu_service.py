@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from gatedrnn import G2LSTM, LSTM, Recurrent
 from gatedrnn.cells import CELLS
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.files import cache_folder
 from gatedrnn.gates import Gates
 from gatedrnn.sequence import Draw, draw_noise, plan_noise
 from gatedrnn.sequence.backends.cpu import build
@@ -71,7 +72,7 @@ def test_code_is_made_once_and_then_read(cache):
     folder, get = cache
     assert [get(), get()] == [1, 1]
     (path,) = files(folder)
-    assert path.parent == build.cache_folder() == folder / "gatedrnn"
+    assert path.parent == cache_folder() == folder / "gatedrnn"
     assert path.name.startswith(f"test-{best().name}-") and path.suffix == ".o"
 
 

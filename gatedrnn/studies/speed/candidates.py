@@ -42,7 +42,7 @@ def candidates(
                 continue
             if backend == "compiled" and shape.steps > _UNROLLED:
                 continue
-            for half in (False, True) if backend in ("cpu", "triton") else (False,):
+            for half in (False, True) if backend in ("cpu", "triton", "torch") else (False,):
                 layers = stack(cell, shape, "reference" if backend == "compiled" else backend).to(device)
                 if backend == "compiled":
                     layers = nn.ModuleList(torch.compile(layer) for layer in layers)  # type: ignore[misc]

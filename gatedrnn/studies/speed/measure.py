@@ -48,7 +48,7 @@ def measure(
         shape_name: a key of `SHAPES`, or one layer as "H1150-B20-T70", "H1150-B20-T70-inference".
         cells: names in `CELLS`; "lstm" from torch.nn is always there, to compare with.
         runs: timed runs of each, in turn, after one that warms up.
-        backends: "cpu" and "triton" (with and without bfloat16), "reference", "compiled" (the reference by
+        backends: "cpu", "triton" and "torch" (with and without bfloat16), "reference", "compiled" (the reference by
             torch.compile, at most 70 steps).
         mm: also time the products by torch.mm.
         parts: also time each part of the products by itself, in float32.

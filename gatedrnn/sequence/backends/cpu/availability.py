@@ -32,7 +32,7 @@ def _ready() -> str | None:
     """None, or why the kernels cannot be had in this process; says so once."""
     reason = _reason()
     if reason:
-        warnings.warn(f"gatedrnn: recurrent layers run on the slower reference backend: {reason}", stacklevel=2)
+        warnings.warn(f"gatedrnn: recurrent layers run without their kernels, slower: {reason}", stacklevel=2)
     return reason
 
 

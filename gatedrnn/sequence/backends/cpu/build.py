@@ -18,18 +18,12 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from gatedrnn.core.errors import DataError
-from gatedrnn.core.files import write_with
+from gatedrnn.core.files import cache_folder, write_with
 from gatedrnn.sequence.backends.cpu.target import Target
 
 _LOADED: list[Any] = []  # engines live as long as the process
 _SUM_BYTES = 32
 EXTERNAL = ("tile", "strip", "configure", "keep", "restore")
-
-
-def cache_folder() -> Path:
-    """Where object files are kept: `NUMBA_CACHE_DIR`, `XDG_CACHE_HOME` or ~/.cache, and there gatedrnn."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "gatedrnn"
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gatedrnn.sequence.modes import transformed
+from gatedrnn.sequence.modes import storage_type, transformed
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.plan import Plan, plan_for, trace
 from gatedrnn.sequence.request import Request, Result
@@ -33,17 +33,11 @@ class Triton:
 
     def supports(self, request: Request) -> str | None:
         """None, or why not: a device, type, version or shape it cannot take, or no kernel for the cell."""
-        x, weight = request.x_TBD, request.params.weight_hh
-        if x.device != weight.device:
-            return f"the input is on {x.device}, the weights on {weight.device}"
-        reason = _unavailable(x.device)
+        x = request.x_TBD
+        reason = _unavailable(x.device) or request.mixture()
         if reason is not None:
             return reason
-        kind = x.device.type
-        autocast = torch.is_autocast_enabled(kind)
-        if not autocast and x.dtype != weight.dtype:
-            return f"the input is {x.dtype}, the weights {weight.dtype}"
-        storage = _storage(x)
+        storage = storage_type(x)
         if storage not in _TYPES:
             return f"tensors are {storage}"
         if not torch.compiler.is_compiling() and transformed():
@@ -103,11 +97,6 @@ def _projected(request: Request, plan: Plan, params: Any) -> tuple[Tensor, Tenso
     x_TBR = F.linear(request.x_TBD, params.weight_ih, bias)
     noise = request.drawn_noise()
     return x_TBR if noise is None else x_TBR + noise.to(x_TBR.dtype), extra
-
-
-def _storage(x: Tensor) -> torch.dtype:
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def _unavailable(device: torch.device) -> str | None:

@@ -1,0 +1,70 @@
+"""The `torch` backend: PyTorch's own kernels for the cells it has: cuDNN (NVIDIA), MIOpen (AMD), Metal (Apple), oneDNN (CPU).
+
+Dimensions: T time, B batch, D input, H hidden.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatedrnn.sequence.compressed import as_dense
+from gatedrnn.sequence.modes import rounds_recurrences, storage_type, transformed
+from gatedrnn.sequence.perturb import fold
+from gatedrnn.sequence.plan import Plan, plan_for
+from gatedrnn.sequence.request import Request, Result
+
+_KERNELS: dict[str, Any] = {
+    "lstm": torch.lstm,
+    "gru_after": torch.gru,
+    "rnn_tanh": torch.rnn_tanh,
+    "rnn_relu": torch.rnn_relu,
+}
+
+
+class PyTorch:
+    """What `torch.nn.LSTM`, `GRU` and `RNN` run, given one layer and direction, with the temperature in its weights."""
+
+    def supports(self, request: Request) -> str | None:
+        """None, or why not: PyTorch has no such cell, or not with what is asked."""
+        x, plan = request.x_TBD, plan_for(request.cell.step, request.spec)
+        if isinstance(plan, str):
+            return plan
+        if plan.kernel not in _KERNELS or plan.hard:
+            return "PyTorch has no such cell"
+        for value, name in ((request.noise, "noise"), (request.lengths_B, "lengths"), (request.return_gates, "gates")):
+            if value is not None and value is not False:
+                return f"PyTorch's kernels take or give no {name}"
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+            return "a compiler would unroll it"
+        if transformed():
+            return "a function transform or forward-mode differentiation is at work"
+        if not x.shape[1]:
+            return "the batch is empty"
+        if x.is_cuda and storage_type(x) == torch.float32 and rounds_recurrences():
+            return "cuDNN would round float32 to TF32, which torch.set_float32_matmul_precision('high') allows"
+        return request.mixture() or request.misfit()
+
+    def run(self, request: Request) -> Result:
+        """Run the kernel on the steps as they are, or turned round."""
+        plan = plan_for(request.cell.step, request.spec)
+        assert isinstance(plan, Plan)
+        storage, kind = storage_type(request.x_TBD), request.x_TBD.device.type
+        x_TBD, states = request.x_TBD.to(storage), [state.to(storage)[None] for state in request.state]
+        weights = _in_one_piece(fold(request.params, request.spec, request.scale_R).tensors(), storage)
+        with torch.autocast(kind, enabled=False):
+            output_TBH, *finals = _KERNELS[plan.kernel](
+                x_TBD.flip(0) if request.reverse else x_TBD, states if len(states) > 1 else states[0], weights,
+                len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, False,
+            )  # fmt: skip
+        if request.reverse:
+            output_TBH = output_TBH.flip(0)
+        finals = tuple(after[0].to(before.dtype) for after, before in zip(finals, request.state, strict=True))
+        return Result(output_TBH.to(request.state[0].dtype), finals, None)
+
+
+def _in_one_piece(weights: list[Tensor], storage: torch.dtype) -> list[Tensor]:
+    """The weights one after another in one memory, as cuDNN wants them (it would copy and warn)."""
+    dense = [as_dense(weight).to(storage) for weight in weights]
+    parts = torch.cat([weight.flatten() for weight in dense]).split([weight.numel() for weight in dense])
+    return [part.view(weight.shape) for part, weight in zip(parts, dense, strict=True)]
