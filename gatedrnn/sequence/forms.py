@@ -123,8 +123,12 @@ def dense(blocks: Iterable[Block], columns: int) -> Tensor:
 
 
 def rows(blocks: Iterable[Block], columns: int, index: Tensor) -> Tensor:
-    """Rows `index` of it, [..., C]."""
+    """Rows `index` of it, [..., C]. Raises: IndexError: there is no such row."""
     flat, blocks = index.flatten(), list(blocks)
+    count = max(block.last for block in blocks)
+    low, high = (0, -1) if type(index) is not Tensor or not len(flat) else map(int, flat.aminmax())
+    if low < 0 or high >= count:
+        raise IndexError(f"index out of range: {low} … {high} of {count} rows")
     if len(blocks) == 1:
         parts = {name: part if name in _SHARED else part[flat] for name, part in blocks[0].parts.items()}
         return FORMS[blocks[0].form](parts, columns).view(*index.shape, columns)

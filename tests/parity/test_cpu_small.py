@@ -221,6 +221,9 @@ def test_a_decoder_and_an_embedding_in_every_form(form, rows, columns, outputs):
         torch.testing.assert_close(F.linear(x, held), F.linear(x, value.dense()), atol=bound, rtol=1e-5)
     ids = torch.randint(0, outputs, (2, 3))
     assert torch.equal(F.embedding(ids, held), F.embedding(ids, value.dense()))
+    for wrong in (-1, outputs):
+        with pytest.raises(IndexError, match="index out of range"):
+            F.embedding(torch.tensor([0, wrong]), held)
     x.requires_grad_()
     F.linear(x, held, bias).sum().backward()
     torch.testing.assert_close(x.grad, value.dense().sum(0).expand(rows, -1))
