@@ -91,6 +91,7 @@ def _given(arguments: list[str]) -> set[str]:
             read_run_config(path)
             sections = read_yaml(path) or {}
             keys |= {f"{section}.{key}" for section, values in sections.items() for key in values or ()}
+            keys |= {f"model.gates.{key}" for key in (sections.get("model") or {}).get("gates") or ()}
         elif name.startswith(("--data.", "--model.", "--training.")):
             keys.add(name[2:])
     return keys

@@ -26,7 +26,8 @@ def from_dict(kind: type[T], values: Any, owner: str) -> T:
     hints = get_type_hints(kind)
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     built = {}
-    for key, value in values.items():
+    complete = getattr(kind, "completed", None)  # defaults that depend on other values
+    for key, value in (complete(values) if complete else values).items():
         name = f"{owner}.{key}" if owner else str(key)
         if key not in known:
             raise ArgumentError(name, "unknown key", None, nearest(str(key), known))

@@ -5,6 +5,7 @@ from typing import Any
 
 from gatedrnn.cells import CELLS
 from gatedrnn.core.checks import one_of, positive_int, probability
+from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 
@@ -24,7 +25,7 @@ class LanguageModelConfig:
         peephole: diagonal or full (read by peephole only).
         reset_after: torch's GRU, or the textbook's if false (read by gru only).
         nonlinearity: tanh, relu or sigmoid (read by rnn only).
-        gates: temperature and noise; null for what belongs to the cell.
+        gates: temperature and noise; null, or a key left out, for what belongs to the cell.
         embedding_dropout: probability that a word's whole embedding is dropped.
         input_dropout: locked, on the embedded input.
         hidden_dropout: locked, between layers.
@@ -68,6 +69,14 @@ class LanguageModelConfig:
             got = f"hidden_sizes={list(self.hidden_sizes)}, embedding_size={self.embedding_size}"
             advice = f"End hidden_sizes with {self.embedding_size}, or set tied: false"
             raise ArgumentError("model.tied", "the last hidden size must equal the embedding size", got, advice)
+
+    @staticmethod
+    def completed(values: dict[str, Any]) -> dict[str, Any]:
+        """`values` with what `gates` leaves open from the cell: a G²-LSTM keeps its temperature where only p is given."""
+        gates, cell = values.get("gates"), values.get("cell", LanguageModelConfig.cell)
+        if not isinstance(gates, dict) or cell not in CELLS:
+            return values
+        return {**values, "gates": to_dict(CELLS[cell].gates) | gates}
 
     def cell_options(self) -> dict[str, Any]:
         """The options that this cell reads; one that no field is named after keeps the cell's own default."""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from gatedrnn.plots.trees import AGREED, FAINT, INK, OWN
 
-COLORS = (AGREED, OWN, "#4338ca", "#a16207", "#0f766e", "#9f1239")
+COLORS = (AGREED, OWN, "#4338ca", "#a16207", "#0ea5e9", "#9f1239", "#64748b", "#65a30d")
 """Of models, in their order, and again from the first."""
 
 

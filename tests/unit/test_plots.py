@@ -10,6 +10,7 @@ from page import Page
 
 from gatedrnn.plots.compression import change_by_bytes
 from gatedrnn.plots.evaluations import write_syntax_report
+from gatedrnn.plots.gates import COLORS
 from gatedrnn.plots.page import draw
 from gatedrnn.plots.report import write_report
 from gatedrnn.plots.trees import AGREED, OWN, curve, length_curves, save, to_svg, tree_and_gates
@@ -196,3 +197,7 @@ def test_change_by_bytes_marks_every_scheme_of_every_run(tmp_path):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one", "two", "SVD", "int8"]
     save(figure, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 5000
+
+
+def test_eight_models_have_eight_colors():
+    assert len({*COLORS}) == len(COLORS) == 8

@@ -401,3 +401,15 @@ def test_a_run_with_another_vocabulary_is_refused(corpus, tmp_path):
         load_run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="must be a run's folder; got no such folder"):
         load_run(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("cell", "temperature", "chance"), [("g2lstm", 0.9, 0.2), ("lstm", 1.0, 0.0)])
+def test_what_a_configuration_leaves_open_of_the_gates_is_the_cells(cell, temperature, chance):
+    def gates(**given):
+        return from_dict(RunConfig, {"model": {"cell": cell, "gates": given}}, "").model.gates
+
+    assert gates(noise_probability=1) == replace(gates(), noise_probability=1.0)
+    assert gates(temperature=0.5).noise_probability == chance
+    assert gates().temperature == temperature and gates().names == CELLS[cell].gates.names
+    with pytest.raises(ArgumentError, match=r"model\.gates\.noise: unknown key.*noise_probability"):
+        gates(noise=1)
