@@ -12,6 +12,8 @@ from gatedrnn.plots.trees import AGREED, FAINT, INK, OWN
 COLORS = (AGREED, OWN, "#4338ca", "#a16207", "#0ea5e9", "#9f1239", "#64748b", "#65a30d")
 """Of models, in their order, and again from the first."""
 
+_FILLED = 3  # models whose histograms are filled: more would mix to one grey
+
 
 def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """A panel a gate and layer; the models' histograms lie over each other, each as a share of its values.
@@ -31,8 +33,10 @@ def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             if found is None:
                 continue
             shares = 100 * np.asarray(found["counts"]) / max(1, sum(found["counts"]))
-            axes.stairs(shares, np.linspace(found["start"], 1, len(shares) + 1), color=color, fill=True, alpha=0.28)
-            axes.stairs(shares, np.linspace(found["start"], 1, len(shares) + 1), color=color, linewidth=1.3, label=run)
+            edges = np.linspace(found["start"], 1, len(shares) + 1)
+            if len(runs) <= _FILLED:
+                axes.stairs(shares, edges, color=color, fill=True, alpha=0.28)
+            axes.stairs(shares, edges, color=color, linewidth=1.3, label=run)
             if found["start"] == 0:  # a candidate is neither closed nor open
                 share, line = 100 * (found["low"] + found["high"]), len(axes.texts)
                 axes.text(0.5, 0.97 - 0.11 * line, f"{share:.0f} % outside 0.1…0.9", color=color, fontsize=6.5,
