@@ -50,7 +50,7 @@ class PyTorch:
         plan = plan_for(request.cell.step, request.spec)
         assert isinstance(plan, Plan)
         storage, kind = storage_type(request.x_TBD), request.x_TBD.device.type
-        x_TBD, states = request.x_TBD.to(storage), [state.to(storage)[None] for state in request.state]
+        x_TBD, states = request.x_TBD.to(storage), [state.to(storage)[None].contiguous() for state in request.state]
         weights = _in_one_piece(fold(request.params, request.spec, request.scale_R).tensors(), storage)
         with torch.autocast(kind, enabled=False):
             output_TBH, *finals = _KERNELS[plan.kernel](
