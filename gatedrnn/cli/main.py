@@ -5,9 +5,11 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace  # pyright: ignore[reportPrivateImportUsage]
 
 import gatedrnn
@@ -86,14 +88,19 @@ def _given(arguments: list[str]) -> set[str]:
     keys = set()
     for k, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
+        value = value or (arguments[k + 1] if k + 1 < len(arguments) else "")
         if name == "--config":
-            path = Path(value or (arguments[k + 1] if k + 1 < len(arguments) else ""))
+            path = Path(value)
             read_run_config(path)
             sections = read_yaml(path) or {}
             keys |= {f"{section}.{key}" for section, values in sections.items() for key in values or ()}
             keys |= {f"model.gates.{key}" for key in (sections.get("model") or {}).get("gates") or ()}
         elif name.startswith(("--data.", "--model.", "--training.")):
             keys.add(name[2:])
+        if name == "--model.gates":
+            with suppress(yaml.YAMLError):  # the parser refuses it
+                gates = yaml.safe_load(value)
+                keys |= {f"model.gates.{key}" for key in gates} if isinstance(gates, dict) else set()
     return keys
 
 

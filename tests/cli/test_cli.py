@@ -42,14 +42,17 @@ def test_train_prints_its_progress_and_a_config_names_its_own_data(work, tmp_pat
     assert "the budget of 1e-05 minutes is spent: best valid perplexity" in out
 
 
-@pytest.mark.parametrize("by", ["file", "option"])
+@pytest.mark.parametrize("by", ["file", "option", "mapping"])
 def test_a_setting_of_the_gates_leaves_the_others_to_the_cell(work, tmp_path, by):
     sections = yaml.safe_load((work / "run.yaml").read_text())
     sections["model"] |= {"cell": "g2lstm"} | ({"gates": {"noise_probability": 0.7}} if by == "file" else {})
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(sections))
-    option = ["--model.gates.noise_probability", "0.7"] if by == "option" else []
+    option = {
+        "option": ["--model.gates.noise_probability", "0.7"],
+        "mapping": ["--model.gates={noise_probability: 0.7}"],
+    }
     short = ["--data", work / "text", "--training.minutes", "1e-5", "--out", tmp_path / "run"]
-    works("train", "--config", tmp_path / "a.yaml", *option, *short)
+    works("train", "--config", tmp_path / "a.yaml", *option.get(by, []), *short)
     found = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["gates"]
     assert (found["temperature"], found["noise_probability"]) == (0.9, 0.7)
     assert found["names"] == ["input_gate", "forget_gate"]
