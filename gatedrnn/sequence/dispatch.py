@@ -46,11 +46,9 @@ def backend_for(request: Request, name: str = "auto") -> Backend:
         return BACKENDS[name]
     able = (key for key, backend in BACKENDS.items() if backend.supports(request) is None)
     first = next(able)
-    if not measurable(request.x_TBD.device):
-        return BACKENDS[first]
-    others = [key for key in able if key != "reference"]  # the truth, never fast
-    able = {key: BACKENDS[key].run for key in (first, *others)}
-    return BACKENDS[fastest(able, request, _lost) if others else first]
+    others = list(able) if measurable(request.x_TBD.device) else ["reference"]
+    runs = {key: BACKENDS[key].run for key in (first, *others) if key != "reference"}  # the truth, never fast
+    return BACKENDS[fastest(runs, request, _lost) if len(runs) > 1 else first]
 
 
 def _lost(name: str) -> None:

@@ -118,3 +118,11 @@ def test_a_compiler_never_meets_it():
     graph = torch.export.export(layer, (x,)).graph
     assert not any("lstm" in str(node.target) for node in graph.nodes)
     torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
+
+
+def test_other_devices_are_left_to_the_reference():
+    layer = make("lstm", D, H, backend="auto", device="meta")
+    assert layer(torch.empty(2, 2, D, dtype=torch.float64, device="meta"))[0].shape == (2, 2, H)
+    layer.backend = "torch"
+    with pytest.raises(BackendError, match="tensors are on meta"):
+        layer(torch.empty(2, 2, D, dtype=torch.float64, device="meta"))

@@ -1,4 +1,4 @@
-"""The `torch` backend: PyTorch's own kernels for the cells it has: cuDNN (NVIDIA), MIOpen (AMD), Metal (Apple), oneDNN (CPU).
+"""The `torch` backend: PyTorch's own kernels for the cells it has: cuDNN (NVIDIA), MIOpen (AMD), oneDNN (CPU).
 
 Dimensions: T time, B batch, D input, H hidden.
 """
@@ -26,8 +26,10 @@ class PyTorch:
     """What `torch.nn.LSTM`, `GRU` and `RNN` run, given one layer and direction, with the temperature in its weights."""
 
     def supports(self, request: Request) -> str | None:
-        """None, or why not: PyTorch has no such cell, or not with what is asked."""
+        """None, or why not: another device, or PyTorch has no such cell, or not with what is asked."""
         x, plan = request.x_TBD, plan_for(request.cell.step, request.spec)
+        if x.device.type not in ("cpu", "cuda"):  # not tested there
+            return f"tensors are on {x.device}"
         if isinstance(plan, str):
             return plan
         if plan.kernel not in _KERNELS or plan.hard:
