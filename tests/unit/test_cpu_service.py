@@ -155,7 +155,7 @@ with warnings.catch_warnings(record=True) as caught:
             output = layer(x)[0]
             output.square().sum().backward()
             outputs.append((output, layer.weight_hh_l0.grad.clone()))
-        assert all(torch.equal(a, b) for a, b in zip(*outputs)) and bool(outputs[0][1].any())
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*outputs)) and bool(outputs[0][1].any())
     layer.backend = "cpu"
     try:
         layer(x)
@@ -167,13 +167,13 @@ print(len(ours), *ours, sep="\\n")
 
 
 @pytest.mark.parametrize("name", ["numba", "llvmlite"])
-def test_without_a_compiler_one_warning_and_the_reference_s_answer(name):
+def test_without_a_compiler_one_warning_and_the_same_answer(name):
     refused, count, warning = process(MISSING.format(before=f"sys.modules[{name!r}] = None")).splitlines()
-    assert count == "1" and f"{name} is not installed" in warning and "reference backend" in warning
+    assert count == "1" and f"{name} is not installed" in warning and "without their kernels" in warning
     assert refused.startswith("refused:") and f"{name} is not installed" in refused
 
 
-def test_without_a_folder_for_the_cache_one_warning_and_the_reference_s_answer(tmp_path):
+def test_without_a_folder_for_the_cache_one_warning_and_the_same_answer(tmp_path):
     (tmp_path / "file").write_text("no folder")
     lines = process(MISSING.format(before=""), NUMBA_CACHE_DIR=str(tmp_path / "file" / "below")).splitlines()
     refused, count, warning = lines
