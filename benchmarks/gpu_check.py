@@ -43,14 +43,7 @@ def main() -> int:
         train = ["train", "--config", "configs/ptb-onlstm.yaml", *text, "--out", f"{scratch}/run"]
         train += ["--training.device=cuda", "--training.precision=bf16-mixed", f"--training.minutes={options.minutes}"]
         commands = {
-            "Tests": [
-                "-m",
-                "pytest",
-                "-q",
-                "-m",
-                "gpu",
-                *(f"tests/parity/test_{name}_backend.py" for name in ("triton", "torch")),
-            ],
+            "Tests": ["-m", "pytest", "-q", "-m", "gpu", "tests/parity"],
             "Speed": ["benchmarks/recurrence.py", "--device", "cuda", *bench],
             "Training": ["-m", "gatedrnn.cli.main", *train],
         }

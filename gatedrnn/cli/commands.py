@@ -39,7 +39,8 @@ def train(options: Options) -> int:
     from gatedrnn.training.run import check_free, continued
 
     sections = {name: _plain(options[name]) for name in ("data", "model", "training")}
-    asked, chosen = sections["model"]["gates"], {key[12:] for key in options.given if key.startswith("model.gates.")}
+    asked, prefix = sections["model"]["gates"], "model.gates."
+    chosen = {key.removeprefix(prefix) for key in options.given if key.startswith(prefix)}
     if asked and chosen:  # the parser filled the others in: they are the cell's to choose
         sections["model"]["gates"] = {key: value for key, value in asked.items() if key in chosen}
     config = from_dict(RunConfig, sections, "")

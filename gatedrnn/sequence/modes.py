@@ -14,9 +14,8 @@ _FUNCTORCH: Any = getattr(torch._C, "_functorch")  # noqa: B009 - unknown to typ
 
 _NEARLY: ContextVar[bool] = ContextVar("nearly", default=False)
 _WORTH_SPLITTING = 16  # rows, as many as a matrix register has
-_PRECISION: Any = getattr(
-    torch._C, "_get_fp32_precision_getter", None
-)  # of PyTorch 2.9 on, with a switch for each library
+_PRECISION: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
+"""Of PyTorch 2.9 on, with a switch for each library."""
 
 
 def half_products() -> bool:

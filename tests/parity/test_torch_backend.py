@@ -97,7 +97,7 @@ def test_what_pytorch_cannot_do_is_refused_by_name():
         torch.func.jvp(lambda y: layer(y)[0], (x,), (x,))
 
 
-def test_rounding_that_products_do_not_do_is_refused(monkeypatch):
+def test_rounding_that_products_do_not_do_is_known():
     from gatedrnn.sequence.modes import rounds_recurrences
 
     before = torch.get_float32_matmul_precision()
