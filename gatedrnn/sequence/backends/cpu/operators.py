@@ -194,24 +194,18 @@ def recurrence_backward(
     products: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` for x, W, U, bias, extra, h0, c0 and noise; empty where there is none to give."""
-    p, N, D, B, dtype = Plan.of(plan), *x_ND.shape, h0_BH.shape[0], x_ND.dtype
+    p, D, B, dtype = Plan.of(plan), x_ND.shape[1], h0_BH.shape[0], x_ND.dtype
     run, values = layer_loop(
         "backward", x_ND, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, offsets, previous, steps, p, reverse, products,
     )  # fmt: skip
     H, L = p.hidden, leading(p)
     zeros = torch.zeros(max(L, H), dtype=dtype)
-    dh, dc = (
+    made = _gradients(p, x_ND, weight_ih, weight_hh, extra, run.threads, need_x)
+    made["dh"], made["dc"] = (
         torch.zeros(B, H, dtype=dtype) if grad is None else grad.clone(memory_format=torch.contiguous_format)
         for grad in (grad_h_n, grad_c_n)
     )
-    d_gates, dx = memory.borrow("gradient", N * L, dtype).view(N, L), memory.empty(N if need_x else 0, D, dtype=dtype)
-    dW, dU = (memory.empty(*weight.shape, dtype=dtype) for weight in (weight_ih, weight_hh))
-    if N == 0:  # an empty batch changes nothing
-        dW.zero_()
-        dU.zero_()
-    db_x, db_h = torch.empty(p.columns_x, dtype=dtype), torch.empty(p.columns_1 + p.columns_2, dtype=dtype)
-    d_extra = torch.zeros(run.threads, 0 if extra is None else len(extra), dtype=dtype)
-    values |= {
+    values |= made | {
         "need_dx": need_x,
         "P": memory.borrow("packed", run.backward_room, run.packed),
         "G": gates,
@@ -221,29 +215,38 @@ def recurrence_backward(
         "grad_h_stride": 0 if grad_output is None else H,
         "grad_g": zeros if grad_gates is None else grad_gates.contiguous(),
         "grad_g_stride": 0 if grad_gates is None else L,
-        "dh": dh,
-        "dc": dc,
-        "dG": d_gates,
-        "dx": dx,
-        "dW": dW,
-        "dU": dU,
-        "db_x": db_x,
-        "db_h": db_h,
-        "d_extra": d_extra,
-        "extra_size": d_extra.shape[1],
+        "extra_size": made["d_extra"].shape[1],
         "shared": memory.borrow("shared", TOKENS * round_up(max(D, H), run.panel), run.packed),
     }
     run(values)
-    if p.shift:
-        dW = dW.roll(p.shift, 0)
-    d_bias = torch.cat((db_x, db_h[p.columns_x - p.first_1 :])) if p.columns > p.columns_x else db_x
-    d_noise = d_gates[:, : p.columns_x].clone() if need_noise else d_gates.new_empty(0)
+    dW, db_x = made["dW"].roll(p.shift, 0) if p.shift else made["dW"], made["db_x"]
+    d_bias = torch.cat((db_x, made["db_h"][p.columns_x - p.first_1 :])) if p.columns > p.columns_x else db_x
+    d_noise = made["dG"][:, : p.columns_x].clone() if need_noise else db_x.new_empty(0)
     if scale_G is not None:  # the kernel's gradients are of what is scaled
         d_bias = d_bias / scale_G
         d_noise = d_noise / scale_G[: p.columns_x] if need_noise else d_noise
-    if c0_BH is None:
-        dc = dc.new_empty(0)
-    return dx, dW, dU, d_bias, d_extra.sum(0), dh, dc, d_noise
+    dc = db_x.new_empty(0) if c0_BH is None else made["dc"]
+    return made["dx"], dW, made["dU"], d_bias, made["d_extra"].sum(0), made["dh"], dc, d_noise
+
+
+def _gradients(
+    p: Plan, x_ND: Tensor, weight_ih: Tensor, weight_hh: Tensor, extra: Tensor | None, threads: int, need_x: bool
+) -> dict[str, Tensor]:
+    """Memory for the gradients that the loop writes, by its names for them; `extra`'s a row a thread."""
+    (N, D), dtype, empty = x_ND.shape, x_ND.dtype, memory.empty
+    dW, dU = (empty(*weight.shape, dtype=dtype) for weight in (weight_ih, weight_hh))
+    if N == 0:  # an empty batch changes nothing
+        dW.zero_()
+        dU.zero_()
+    return {
+        "dG": memory.borrow("gradient", N * leading(p), dtype).view(N, leading(p)),
+        "dx": empty(N if need_x else 0, D, dtype=dtype),
+        "dW": dW,
+        "dU": dU,
+        "db_x": torch.empty(p.columns_x, dtype=dtype),
+        "db_h": torch.empty(p.columns_1 + p.columns_2, dtype=dtype),
+        "d_extra": torch.zeros(threads, 0 if extra is None else len(extra), dtype=dtype),
+    }
 
 
 @recurrence_backward.register_fake
