@@ -76,6 +76,8 @@ class Spec:
         recurrent_gates: how many leading gates receive U h' in `h_gates`; None for all (a GRU that resets before the
             product computes its last one in the step).
         extras: further parameters.
+        rows: R, the rows of weight_ih and weight_hh; follows from the gates.
+        recurrent_rows: rows of U whose product the driver computes; follows from the gates.
     """
 
     hidden_size: int
@@ -83,16 +85,13 @@ class Spec:
     states: tuple[str, ...]
     recurrent_gates: int | None = None
     extras: tuple[Extra, ...] = ()
+    rows: int = field(init=False, repr=False, compare=False)
+    recurrent_rows: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def rows(self) -> int:
-        """R, the rows of weight_ih and weight_hh."""
-        return sum(gate.rows for gate in self.gates)
-
-    @property
-    def recurrent_rows(self) -> int:
-        """Rows of U whose product the driver computes."""
-        return sum(gate.rows for gate in self.gates[: self.recurrent_gates])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", sum(gate.rows for gate in self.gates))
+        recurrent = self.gates[: self.recurrent_gates]
+        object.__setattr__(self, "recurrent_rows", sum(gate.rows for gate in recurrent))
 
     def split(self, logits_BR: Tensor) -> tuple[Tensor, ...]:
         """Logits of each gate, in row order; as many gates as there are columns."""
@@ -140,7 +139,7 @@ class Spec:
         return (rows, self.hidden_size) if extra.full else (rows,)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Params:
     """The tensors of one layer and direction: weight_ih [R, D], weight_hh [R, H], biases [R] or None, extras by name."""
 

@@ -14,7 +14,7 @@ from gatedrnn.cells import State
 from gatedrnn.core.errors import ArgumentError
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """An input in the driver's form, and how to give results the input's own form again.
 
@@ -130,25 +130,27 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
         raise ArgumentError(
             f"{owner}.hx", f"must be {expected}", f"{len(states)} state(s)", "Pass on what an earlier call returned"
         )
+    types = (torch.float32, torch.get_autocast_dtype(like.device.type)) if _autocast(like) else (like.dtype,)
     read = []
     for name, state in zip(names, states, strict=True):
         if not isinstance(state, Tensor):
             raise ArgumentError(
                 f"{owner}.hx", f"must be {expected}", type(state).__name__, "Pass on what an earlier call returned"
             )
-        wanted = [shape[0], shape[2]] if batch.layout == "single" else list(shape)
-        if list(state.shape) != wanted:
-            raise ArgumentError(
-                f"{owner}.hx", f"{name}_0 must have shape {wanted}", list(state.shape), "Leave hx out for zeros"
-            )
-        types = (torch.float32, torch.get_autocast_dtype(like.device.type)) if _autocast(like) else (like.dtype,)
+        wanted = (shape[0], shape[2]) if batch.layout == "single" else shape
+        if state.shape != wanted:
+            got, advice = list(state.shape), "Leave hx out for zeros"
+            raise ArgumentError(f"{owner}.hx", f"{name}_0 must have shape {list(wanted)}", got, advice)
+        if state.device != like.device:
+            rule = f"{name}_0 must be on the input's device {like.device}"
+            raise ArgumentError(f"{owner}.hx", rule, state.device, f"Write {name}_0.to({str(like.device)!r})")
         if state.dtype not in types:
             rule = f"{name}_0 must be {' or '.join(map(str, types))}"
             raise ArgumentError(f"{owner}.hx", rule, state.dtype, "Convert it")
         state = state.unsqueeze(1) if batch.layout == "single" else state
         if batch.packed is not None and batch.packed.sorted_indices is not None:
             state = state.index_select(1, batch.packed.sorted_indices)
-        read.append(state.unbind(0))
+        read.append((state.squeeze(0),) if shape[0] == 1 else state.unbind(0))
     return list(zip(*read, strict=True))
 
 
@@ -166,6 +168,8 @@ def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype
 
 
 def _autocast(like: Tensor) -> bool:
+    if like.is_cpu:
+        return torch.is_autocast_enabled("cpu")
     kind = like.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 

@@ -88,9 +88,7 @@ class RecurrentBase(nn.Module, ABC):
     @property
     def all_weights(self) -> list[list[Tensor]]:
         """Parameters by layer and direction, as in torch.nn.LSTM."""
-        return [
-            [getattr(self, f"{name}_l{layer}{suffix}") for name in self._shapes(1)] for layer, suffix in self._places()
-        ]
+        return [[getattr(self, own) for own in names.values()] for names in self._names]
 
     def forward(
         self,
@@ -119,22 +117,29 @@ class RecurrentBase(nn.Module, ABC):
         named = return_gates if isinstance(return_gates, bool) else tuple(return_gates)
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shape(batch), batch)
-        self._check_noise(noise, batch)
+        if noise is not None:
+            self._check_noise(noise, batch)
         x_TBD, finals, traces = batch.x_TBD, [], []
         for layer in range(self.num_layers):
-            if layer:
+            if layer and self.dropout:
                 x_TBD = F.dropout(x_TBD, self.dropout, self.training)
             outputs = []
             for place in range(layer * self._directions, (layer + 1) * self._directions):
-                given = None if noise is None else batch.arrange(noise[place])
-                request = self._perturbed(place, x_TBD, states[place], batch.lengths_B, named, given, noise is None)
+                perturbation = self._noise(x_TBD) if noise is None else self._fold(batch.arrange(noise[place]))
+                request = self.request(
+                    place, x_TBD, states[place], noise=perturbation, lengths_B=batch.lengths_B, return_gates=named
+                )
                 result = backend_for(request, self.backend).run(request)
                 outputs.append(result.output_TBH)
                 finals.append(result.state)
-                traces.append(self._named(named, result.trace or {}))
+                if return_gates:
+                    traces.append(self._named(named, result.trace or {}))
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-        stacked = tuple(batch.restore_state(torch.stack(layers)) for layers in zip(*finals, strict=True))
-        result = batch.restore(x_TBD), stacked if len(self.spec.states) > 1 else stacked[0]
+        stacked = tuple(
+            batch.restore_state(layers[0].unsqueeze(0) if len(layers) == 1 else torch.stack(layers))
+            for layers in zip(*finals, strict=True)
+        )
+        result = batch.restore(x_TBD), stacked if len(stacked) > 1 else stacked[0]
         if not return_gates:
             return result
         return *result, [{name: batch.restore_gate(gate) for name, gate in trace.items()} for trace in traces]
@@ -149,35 +154,30 @@ class RecurrentBase(nn.Module, ABC):
 
     def request(self, place: int, x_TBD: Tensor, state: State, **fields: Any) -> Request:
         """The request for one layer and direction (`place` counts both), with its temperature, and weight dropout drawn."""
-        layer, suffix = self._places()[place]
-        weights = {name: getattr(self, f"{name}_l{layer}{suffix}") for name in self._shapes(1)}
+        names = self._names[place]
+        weights = {name: getattr(self, own) for name, own in names.items()}
         if self.training and self.weight_dropout:
             weights["weight_hh"] = dropped_weight(weights["weight_hh"], self.weight_dropout)
         extras = {extra.name: weights.pop(extra.name) for extra in self.spec.extras}
         scale_R = scale(self.spec, self.gates, self.training, weights["weight_hh"])
-        params = Params(**weights, extras=extras)
-        return Request(self.cell, self.spec, params, x_TBD, state, scale_R, reverse=bool(suffix), **fields)
+        reverse = place % self._directions == 1
+        return Request(
+            self.cell, self.spec, Params(**weights, extras=extras), x_TBD, state, scale_R, reverse=reverse, **fields
+        )
 
-    def _perturbed(
-        self,
-        place: int,
-        x_TBD: Tensor,
-        state: State,
-        lengths_B: Tensor | None,
-        return_gates: bool | tuple[str, ...],
-        noise: Tensor | None,
-        draw: bool,
-    ) -> Request:
-        """The request for one layer and direction, with the noise given or, if `draw`, still to be drawn."""
-        perturbation: Tensor | Draw | None = None
-        if draw and self.training:
-            perturbation = plan_noise(self.spec, self.gates, self._weight)
-            if perturbation is None:
-                steps, size, like = *x_TBD.shape[:2], self._weight
-                noise = draw_noise(self.spec, self.gates, steps, size, device=like.device, dtype=like.dtype)
-        if perturbation is None:
-            perturbation = fold_noise(noise, self.gates, self.training)
-        return self.request(place, x_TBD, state, noise=perturbation, lengths_B=lengths_B, return_gates=return_gates)
+    def _noise(self, x_TBD: Tensor) -> Tensor | Draw | None:
+        """The noise of a layer and direction, drawn now or still to be drawn; none in evaluation."""
+        if not self.training or self.gates.noise_probability == 0.0:
+            return None
+        like = self._weight
+        draw = plan_noise(self.spec, self.gates, like)
+        if draw is not None:
+            return draw
+        (steps, size, _), options = x_TBD.shape, {"device": like.device, "dtype": like.dtype}
+        return self._fold(draw_noise(self.spec, self.gates, steps, size, **options))
+
+    def _fold(self, noise: Tensor | None) -> Tensor | None:
+        return fold_noise(noise, self.gates, self.training)
 
     def _named(self, wanted: bool | tuple[str, ...], trace: Trace) -> Trace:
         """The trace, which must have every gate that was named."""
@@ -187,15 +187,16 @@ class RecurrentBase(nn.Module, ABC):
             raise ArgumentError(owner, f"must name gates of the cell: {known}", missing[0], "Or ask for all by True")
         return trace
 
-    def _check_noise(self, noise: list[Tensor | None] | None, batch: Batch) -> None:
+    def _check_noise(self, noise: list[Tensor | None], batch: Batch) -> None:
         owner, places = f"{type(self).__name__}.noise", len(self._places())
-        if noise is not None and len(noise) != places:
+        if len(noise) != places:
             raise ArgumentError(owner, f"must have {places} entries", len(noise), "Give one a layer and direction")
         shape = [*batch.x_TBD.shape[:2], self.spec.rows]
-        for entry in noise or []:
-            if entry is not None and list(entry.shape) != shape:
-                advice = "Draw it with sample_noise(steps, batch)"
-                raise ArgumentError(owner, f"must have shape {shape}", list(entry.shape), advice)
+        like, advice = self._weight, "Draw it with sample_noise(steps, batch)"
+        for entry in noise:
+            if entry is not None and (list(entry.shape) != shape or entry.device != like.device):
+                rule, got = f"must have shape {shape} on {like.device}", f"{list(entry.shape)} on {entry.device}"
+                raise ArgumentError(owner, rule, got, advice)
 
     @property
     def _directions(self) -> int:
@@ -225,11 +226,14 @@ class RecurrentBase(nn.Module, ABC):
                 )
 
     def _register(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        self._names: list[dict[str, str]] = []  # of the parameters, by layer and direction
         for layer, suffix in self._places():
             width = self.input_size if layer == 0 else self.hidden_size * self._directions
-            for name, shape in self._shapes(width).items():
+            shapes = self._shapes(width)
+            self._names.append({name: f"{name}_l{layer}{suffix}" for name in shapes})
+            for name, shape in shapes.items():
                 parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-                self.register_parameter(f"{name}_l{layer}{suffix}", parameter)
+                self.register_parameter(self._names[-1][name], parameter)
 
     @property
     def _weight(self) -> Tensor:

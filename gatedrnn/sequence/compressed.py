@@ -16,7 +16,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence import forms
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.forms import Block
-from gatedrnn.sequence.modes import plain
+from gatedrnn.sequence.modes import KINDS, plain
 
 _ATEN: Any = torch.ops.aten
 _ASK_THE_TYPE = (_ATEN.new_empty.default, _ATEN.new_full.default, _ATEN.new_ones.default, _ATEN.new_zeros.default)
@@ -121,6 +121,9 @@ class CompressedWeight(Tensor):
             *tree_map_only(CompressedWeight, CompressedWeight.dense, args),
             **tree_map_only(CompressedWeight, CompressedWeight.dense, kwargs),
         )
+
+
+KINDS.add(CompressedWeight)
 
 
 def compressed(*weights: Tensor) -> bool:

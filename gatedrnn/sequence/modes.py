@@ -81,7 +81,16 @@ def plain(*tensors: object) -> bool:
     ):
         return False
     grad = torch.is_grad_enabled()
-    return all(type(t) in _ORDINARY and not (grad and t.requires_grad) for t in tensors)  # type: ignore[attr-defined]
+    for tensor in tensors:
+        if type(tensor) not in KINDS or (grad and tensor.requires_grad):  # type: ignore[attr-defined]
+            return False
+    return True
 
 
-_ORDINARY = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+KINDS: set[type] = {Tensor, torch.nn.Parameter, torch.nn.Buffer}
+"""Of tensors whose numbers lie at their address, or that kernels of ours know how to read."""
+
+
+def known_kind(tensor: Tensor) -> bool:
+    """Whether kernels may read it; while a compiler looks on, whose tensors stand for those to come, always."""
+    return type(tensor) in KINDS or torch.compiler.is_compiling()

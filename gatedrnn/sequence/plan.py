@@ -5,7 +5,7 @@ Dimensions: H hidden, G columns of gates.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -44,16 +44,18 @@ class Plan:
     hard: int = 0
     cells: bool = True
     carries: bool = False
+    _text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        numbers = [getattr(self, each.name) for each in fields(self)[1:-1]]
+        object.__setattr__(self, "_text", " ".join([self.kernel, *(str(int(n)) for n in numbers)]))
 
     def text(self) -> str:
         """As one string, which an operator can take."""
-        sizes = f"{self.hidden} {self.columns} {self.columns_x} {self.first_1} {self.columns_1} {self.columns_2} {self.shift}"
-        return (
-            f"{self.kernel} {sizes} {self.split_points} {self.chunk} {self.hard} {int(self.cells)} {int(self.carries)}"
-        )
+        return self._text
 
     @staticmethod
-    @functools.cache
+    @functools.lru_cache(maxsize=1024)
     def of(text: str) -> "Plan":
         """The plan that `text()` wrote."""
         kernel, *numbers = text.split()
@@ -67,8 +69,24 @@ class Plan:
         return values | {"H": self.hidden, "K": self.split_points, "C": self.chunk}
 
 
+_KNOWN: dict[tuple[Step, int], tuple[Spec, Plan | str]] = {}
+"""By equation and by the Spec object, which is held, so that its id stays its own: comparing two Specs takes as long as planning."""
+_MOST_KNOWN = 1024
+
+
 def plan_for(step: Step, spec: Spec) -> Plan | str:
     """The plan of the cell whose equation is `step`, or the reason why there is none."""
+    if torch.compiler.is_compiling():
+        return _plan(step, spec)
+    known = _KNOWN.get((step, id(spec)))
+    if known is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[step, id(spec)] = spec, _plan(step, spec)
+    return known[1]
+
+
+def _plan(step: Step, spec: Spec) -> Plan | str:
     H, rows = spec.hidden_size, spec.rows
     name = _ROWS.get(step)
     hard = sum(gate.hard << k for k, gate in enumerate(spec.gates))

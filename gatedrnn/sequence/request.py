@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
-from gatedrnn.sequence.compressed import CompressedWeight
-from gatedrnn.sequence.modes import plain
+from gatedrnn.sequence.modes import known_kind, plain
 from gatedrnn.sequence.perturb import Draw
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """One layer and direction over a sequence.
 
@@ -39,12 +38,13 @@ class Request:
 
     def tensors(self) -> list[Tensor]:
         """All that is given."""
-        given = [self.x_TBD, *self.state, *self.params.tensors()]
-        return given if self.noise is None or isinstance(self.noise, Draw) else [*given, self.noise]
+        p, noise = self.params, None if isinstance(self.noise, Draw) else self.noise
+        given = (self.x_TBD, *self.state, p.weight_ih, p.weight_hh, p.bias_ih, p.bias_hh, *p.extras.values(), noise)
+        return [tensor for tensor in given if tensor is not None]
 
     def only_numbers(self) -> bool:
         """Whether nothing but numbers is wanted: see `plain`."""
-        return plain(*(tensor for tensor in self.tensors() if not isinstance(tensor, CompressedWeight)))
+        return plain(*self.tensors())
 
     def wants(self, gate: str) -> bool:
         """Whether the trace of this gate is wanted."""
@@ -67,25 +67,39 @@ class Request:
         return None
 
     def misfit(self) -> str | None:
-        """None, or which tensor has not the type or shape that a kernel, which checks nothing, would read."""
-        p, spec, (_, B, D) = self.params, self.spec, self.x_TBD.shape
-        R, H, weight = spec.rows, spec.hidden_size, p.weight_hh
-        expected = [("weight_ih", p.weight_ih, (R, D)), ("weight_hh", weight, (R, H))]
-        expected += [("bias_ih", p.bias_ih, (R,)), ("bias_hh", p.bias_hh, (R,))]
-        expected += [(extra.name, p.extras[extra.name], spec.extra_shape(extra)) for extra in spec.extras]
-        for name, tensor, shape in expected:
-            if tensor is not None and (
-                tensor.shape != shape or tensor.dtype != weight.dtype or tensor.device != weight.device
-            ):
-                got = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}"
-                return f"{name} is {got}, not {weight.dtype} of {list(shape)}"
+        """None, or which tensor has not the kind, type or shape that a kernel, which checks nothing, would read."""
+        p, spec, (T, B, D) = self.params, self.spec, self.x_TBD.shape
+        R, H, like = spec.rows, spec.hidden_size, p.weight_hh
+        dtype, device = like.dtype, like.device
+        for name, tensor, shape in (
+            ("weight_ih", p.weight_ih, (R, D)),
+            ("weight_hh", like, (R, H)),
+            ("bias_ih", p.bias_ih, (R,)),
+            ("bias_hh", p.bias_hh, (R,)),
+            *((extra.name, p.extras[extra.name], spec.extra_shape(extra)) for extra in spec.extras),
+        ):
+            if tensor is None:
+                continue
+            if tensor.dtype != dtype or tensor.shape != shape or tensor.device != device or not known_kind(tensor):
+                return f"{name} is {_described(tensor)}, not {dtype} of {list(shape)} on {device}"
         for state in self.state:
-            if state.shape != (B, H) or not state.is_floating_point() or state.device != weight.device:
-                return f"a state is {state.dtype} of shape {list(state.shape)} on {state.device}, not of {[B, H]}"
-        return None
+            if state.shape != (B, H) or state.device != device or not (state.is_floating_point() and known_kind(state)):
+                return f"a state is {_described(state)}, not of {[B, H]} on {device}"
+        noise = None if isinstance(self.noise, Draw) else self.noise
+        if noise is not None and (noise.shape != (T, B, R) or noise.device != device or not known_kind(noise)):
+            return f"the noise is {_described(noise)}, not of {[T, B, R]} on {device}"
+        lengths = self.lengths_B
+        if lengths is not None and (lengths.dtype != torch.int64 or lengths.shape != (B,) or lengths.device != device):
+            return f"the lengths are {_described(lengths)}, not int64 of {[B]} on {device}"
+        return None if known_kind(self.x_TBD) else f"the input is {_described(self.x_TBD)}"
 
 
-@dataclass(frozen=True)
+def _described(tensor: Tensor) -> str:
+    kind = "" if known_kind(tensor) else f"a {type(tensor).__name__}, "
+    return f"{kind}{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}"
+
+
+@dataclass(slots=True, eq=False)
 class Result:
     """Output [T, B, H] (0 beyond a row's length), final states [B, H], and the trace [T, B, N] by gate name or None."""
 

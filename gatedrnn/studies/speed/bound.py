@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gatedrnn.sequence.backends.cpu import memory
+from gatedrnn.sequence.backends.cpu import memory, team
 from gatedrnn.sequence.backends.cpu.arguments import leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.sizes import TOKENS, depth, round_up
 from gatedrnn.sequence.backends.cpu.target import best
@@ -15,7 +15,7 @@ from gatedrnn.sequence.plan import Plan
 def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, kind: str) -> Callable[[], None]:
     """A function that runs `parts` (bits, as `PARTS`) of the products of a layer on weights packed beforehand."""
     plan, tokens = Plan("products", hidden, columns, columns, 0, columns), steps * batch
-    run = loop("products", plan, width, threads_for(plan, tokens, width), best(), kind)
+    run = loop("products", plan, width, threads_for(plan, tokens, width, team.size()), best(), kind)
 
     def panels(rows: int, across: int) -> Tensor:
         return memory.aligned(depth(rows, kind) * round_up(across, run.panel), run.packed).zero_()

@@ -5,7 +5,7 @@ Dimensions: T steps, N tokens, D input, B batch, H hidden, G columns of gates.
 
 import array
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from gatedrnn.sequence.backends.cpu.target import Target
 from gatedrnn.sequence.plan import Plan
 
 Values = dict[str, Tensor | int | None]
+_WHOLE = (int, bool)
 
 
 @dataclass(frozen=True)
@@ -38,48 +39,61 @@ class Loop:
 
     Args:
         kernel: the machine code.
-        fixed: all its arguments in order, of which `free` (by name, where they stand) are still to be filled in.
+        plan: of the cell.
+        fixed: all its arguments in order, 0 where they are still to be filled in.
+        places: where each argument stands.
+        rooms: place and start of each room that is lent for a call, `room_bytes` in all.
         threads: a team's size.
         kind: of the products.
-        real, packed: types of scratch and of panels.
-        scratch, left: reals of scratch, elements of a left factor, for each thread.
+        packed: type of panels.
+        apart: L, the distance between rows of gates.
         forward_room: elements of packed W and of packed U.
         backward_room: elements of whichever of them is the larger transposed.
         panel: columns of a panel.
     """
 
     kernel: Kernel
+    plan: Plan
     fixed: "array.array[int]"
-    free: dict[str, int]
+    places: dict[str, int]
+    rooms: tuple[tuple[int, int], ...]
+    room_bytes: int
     threads: int
     kind: str
-    real: torch.dtype
     packed: torch.dtype
-    scratch: int
-    left: int
+    apart: int
     forward_room: tuple[int, int]
     backward_room: int
     panel: int
 
-    def __call__(self, values: Values, rooms: dict[str, int]) -> None:
-        """Run it: `values` for what is free (tensors by address, None as address 0), and room of so many bytes, lent for the run."""
-        size, packed = self.real.itemsize, self.packed.itemsize
-        rooms |= {"scratch": self.threads * self.scratch * size, "left": self.threads * self.left * packed}
-        held, places = memory.lend(*rooms.values())
-        arguments, free = self.fixed[:], self.free
+    def given(self, values: dict[str, int], rooms_bytes: dict[str, int]) -> "Loop":
+        """The loop with some arguments set for good, and room of so many bytes lent for others."""
+        fixed, rooms, end = self.fixed[:], list(self.rooms), self.room_bytes
         for name, value in values.items():
-            arguments[free[name]] = value.data_ptr() if isinstance(value, Tensor) else value or 0
-        for name, place in zip(rooms, places, strict=True):
-            arguments[free[name]] = place
-        assert len(values) + len(rooms) == len(free), (values.keys() | rooms.keys()) ^ free.keys()
+            fixed[self.places[name]] = value
+        for name, size in rooms_bytes.items():
+            rooms.append((self.places[name], end))
+            end += round_up(size, memory.LINE_BYTES)
+        return replace(self, fixed=fixed, rooms=tuple(rooms), room_bytes=end)
+
+    def __call__(self, values: Values) -> None:
+        """Run it with these arguments, tensors by address; what is not given is 0."""
+        held = memory.lend(self.room_bytes)
+        begin = held.data_ptr()
+        begin += -begin % memory.LINE_BYTES
+        arguments, places = self.fixed[:], self.places
+        for place, start in self.rooms:
+            arguments[place] = begin + start
+        for name, value in values.items():
+            if value is not None:
+                arguments[places[name]] = value if type(value) in _WHOLE else value.data_ptr()  # type: ignore[union-attr]
         team.run(self.kernel.address, arguments, self.threads)
-        del held
 
 
-def threads_for(plan: Plan, tokens: int, width: int) -> int:
+def threads_for(plan: Plan, tokens: int, width: int, team_size: int) -> int:
     """Threads for a layer: one where waking the others takes longer than the products."""
     products = tokens * (plan.columns_x * width + (plan.columns_1 + plan.columns_2) * plan.hidden)
-    return 1 if products < ALONE else team.size()
+    return 1 if products < ALONE else team_size
 
 
 @functools.lru_cache(maxsize=256)
@@ -100,21 +114,25 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
     deep = [depth(n, kind) for n in (plan.columns_x, plan.columns_1, plan.columns_2)]
     sizes = {**plan.integers(), "D": width, "ldg": leading(plan), "panel": panel, "tall": tall}
     sizes |= {"scratch_size": scratch, "left_size": left}
-    compiled = kernel(plan.kernel, direction, target, kind)
-    return Loop(
+    compiled, packed = kernel(plan.kernel, direction, target, kind), KINDS[kind]
+    places = {name: place for place, name in enumerate(compiled.names)}
+    bare = Loop(
         kernel=compiled,
+        plan=plan,
         fixed=array.array("q", [sizes.get(name, 0) for name in compiled.names]),
-        free={name: place for place, name in enumerate(compiled.names) if name not in sizes},
+        places=places,
+        rooms=(),
+        room_bytes=0,
         threads=threads,
         kind=kind,
-        real=torch.float64 if kind == "f64" else torch.float32,
-        packed=KINDS[kind],
-        scratch=scratch,
-        left=left,
+        packed=packed,
+        apart=leading(plan),
         forward_room=(across[0] * depth(width, kind), across[1] * depth(H, kind)),
         backward_room=max(deep[0] * round_up(width, panel), (deep[1] + deep[2]) * round_up(H, panel)),
         panel=panel,
     )
+    real = 8 if kind == "f64" else 4
+    return bare.given({}, {"scratch": threads * scratch * real, "left": threads * left * packed.itemsize})
 
 
 def leading(plan: Plan) -> int:
@@ -128,6 +146,7 @@ class Layout:
 
     Args:
         offsets: first token of each step, and the number of tokens, int64 [T + 1].
+        count: N.
         previous: the token before each in its sequence, −1 − b where that is initial state b; int64 [N].
         order: the batch's rows, longest first [B]; None, and what follows, where all have T steps: then tokens lie as they are.
         index: the place of each token in [T · B], [N].
@@ -136,6 +155,7 @@ class Layout:
     """
 
     offsets: Tensor
+    count: int
     previous: Tensor
     order: Tensor | None = None
     index: Tensor | None = None
@@ -184,7 +204,7 @@ def layout(lengths_B: Tensor | None, steps: int, batch: int, reverse: bool) -> L
 def _even(steps: int, batch: int, reverse: bool) -> Layout:
     n, last = torch.arange(steps * batch, device="cpu"), (steps - 1) * batch
     previous = torch.where(n >= last, last - 1 - n, n + batch) if reverse else torch.where(n < batch, -1 - n, n - batch)
-    return Layout(torch.arange(steps + 1, device="cpu") * batch, previous)
+    return Layout(torch.arange(steps + 1, device="cpu") * batch, len(n), previous)
 
 
 def _ragged(lengths_B: Tensor, T: int, B: int, reverse: bool) -> Layout:
@@ -198,7 +218,7 @@ def _ragged(lengths_B: Tensor, T: int, B: int, reverse: bool) -> Layout:
         previous = torch.where(first, -1 - b, offsets[(t + 1).clamp_max(T)] + b)
     else:
         previous = torch.where(t == 0, -1 - b, offsets[(t - 1).clamp_min(0)] + b)
-    return Layout(offsets, previous, order, t * B + order[b], *token_places(lengths_B, T))
+    return Layout(offsets, len(t), previous, order, t * B + order[b], *token_places(lengths_B, T))
 
 
 def token_places(lengths_B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -211,10 +231,8 @@ def token_places(lengths_B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     return places_TB.flatten(), ~alive_TB.flatten()[:, None]
 
 
-def draw_values(seed: Tensor | None, blocks: list[int], chance: list[float], dtype: torch.dtype) -> Values:
-    """Arguments for noise to be drawn; none if `seed` is None."""
-    if seed is None:
-        return {"blocks": 0, "seed": 0, "starts": None, "chance": None}
+def draw_values(seed: Tensor, blocks: list[int], chance: list[float], dtype: torch.dtype) -> Values:
+    """Arguments for noise to be drawn."""
     p, scale = chance
     starts = torch.tensor(blocks, dtype=torch.int64, device="cpu")
     chances = torch.tensor([p, 1.0 / p, scale], dtype=dtype, device="cpu")

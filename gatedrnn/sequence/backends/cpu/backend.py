@@ -5,6 +5,9 @@ Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 
 from typing import Any
 
+import functools
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,56 +29,58 @@ class Cpu:
         x, weight = request.x_TBD, request.params.weight_hh
         if x.device != weight.device:
             return f"the input is on {x.device}, the weights on {weight.device}"
-        if half_products() and weight.dtype == torch.float32:
+        if torch.is_autocast_enabled("cpu"):
+            if not half_products() or weight.dtype != torch.float32:
+                return f"autocast to {torch.get_autocast_dtype('cpu')} of weights in {weight.dtype}"
             if x.dtype not in (torch.float32, torch.bfloat16):
                 return f"the input is {x.dtype}"
-        elif torch.is_autocast_enabled("cpu"):
-            return f"autocast to {torch.get_autocast_dtype('cpu')} of weights in {weight.dtype}"
         elif x.dtype != weight.dtype:
             return f"the input is {x.dtype}, the weights {weight.dtype}"
-        if not torch.compiler.is_compiling() and transformed():
+        if transformed() and not torch.compiler.is_compiling():
             return "a function transform or forward-mode differentiation is at work"
         plan = plan_for(request.cell.step, request.spec)
-        return plan if isinstance(plan, str) else request.misfit() or unavailable(weight)
+        return plan if isinstance(plan, str) else unavailable(weight) or request.misfit()
 
     def run(self, request: Request) -> Result:
         """Run the operator and lay its results out again."""
-        from gatedrnn.sequence.backends.cpu.operators import forward
-
         plan = plan_for(request.cell.step, request.spec)
         assert isinstance(plan, Plan)
-        (T, B, _), lengths = request.x_TBD.shape, request.lengths_B
-        p, scale, dtype = request.params, request.scale_R, request.params.weight_ih.dtype
-        only_numbers = request.only_numbers()
+        p, scale, state, lengths = request.params, request.scale_R, request.state, request.lengths_B
+        dtype, (T, B, _), only_numbers = p.weight_hh.dtype, request.x_TBD.shape, request.only_numbers()
         weight_ih, weight_hh = p.weight_ih, p.weight_hh
         if not only_numbers or half_products():  # only plain inference reads small forms
             weight_ih, weight_hh = as_dense(weight_ih), as_dense(weight_hh)
         extra = next(iter(p.extras.values()), None)
-        bias = biases(plan, p.bias_ih, p.bias_hh, p.weight_ih)
+        bias = biases(plan, p.bias_ih, p.bias_hh, weight_hh)
         if scale is not None:
             if extra is not None:
                 extra = fold_extra(extra, request.spec, request.spec.extras[0], scale)
             scale = in_columns(plan, scale)
             bias = bias * scale
-        states = [state if state.dtype == dtype else state.to(dtype) for state in request.state]
+        h0, c0 = _as(state[0], dtype), _as(state[1], dtype) if len(state) > 1 else None
         draw = request.noise if isinstance(request.noise, Draw) and lengths is None else None
         noise = None if draw else request.drawn_noise()
-        noise = None if noise is None else rotated(plan, noise.to(dtype))
-        x_TBD = request.x_TBD if request.x_TBD.dtype == dtype else request.x_TBD.to(dtype)
-        output_TBH, gates, _, h_n, c_n = (forward if only_numbers else torch.ops.gatedrnn.recurrence)(
-            x_TBD, weight_ih, weight_hh, bias, scale, extra, states[0], states[1] if len(states) > 1 else None, noise,
-            *_drawn(plan, draw), lengths, plan.text(), request.reverse, not only_numbers or bool(request.return_gates),
-            products(B),
+        noise = None if noise is None else rotated(plan, _as(noise, dtype))
+        output_TBH, gates, _, h_n, c_n = (self._forward if only_numbers else torch.ops.gatedrnn.recurrence)(
+            _as(request.x_TBD, dtype), weight_ih, weight_hh, bias, scale, extra, h0, c0, noise, *_drawn(plan, draw), lengths,
+            plan.text(), request.reverse, not only_numbers or bool(request.return_gates), products(B),
         )  # fmt: skip
-        finals = h_n, c_n
-        finals = tuple(
-            final if final.dtype == given.dtype else final.to(given.dtype)
-            for final, given in zip(finals, request.state, strict=False)
-        )
+        finals = (_as(h_n, state[0].dtype), _as(c_n, state[1].dtype)) if len(state) > 1 else (_as(h_n, state[0].dtype),)
         trace = None
         if request.return_gates:
             trace = _laid_out(gates_of(plan, request.spec, gates, request.wants), lengths, T, B)
-        return Result(output_TBH.to(request.state[0].dtype), finals, trace)
+        return Result(_as(output_TBH, state[0].dtype), finals, trace)
+
+    @functools.cached_property
+    def _forward(self) -> Any:
+        """The operator's function: without a graph to build, PyTorch's dispatcher would take longer than a small layer."""
+        from gatedrnn.sequence.backends.cpu.operators import forward
+
+        return forward
+
+
+def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int], list[float]]:

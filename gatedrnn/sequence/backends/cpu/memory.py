@@ -15,7 +15,7 @@ from torch import Tensor
 KEPT_BYTES = 64 << 20
 """A call that needs more has it to itself, and gives it back."""
 _HUGE_BYTES, _MADV_HUGEPAGE = 1 << 21, 14
-_LINE_BYTES = 64
+LINE_BYTES = 64
 _LIBC: Any = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 _LENT = threading.local()
 
@@ -29,29 +29,20 @@ def empty(*shape: int, dtype: torch.dtype) -> Tensor:
     return tensor
 
 
-def lend(*sizes_bytes: int) -> tuple[Tensor, list[int]]:
-    """Room for each size, every one from a cache line on, uninitialised: what holds it, to be kept until the call ends, and where.
-
-    It is this thread's until it is lent again.
-    """
-    places, end = [], 0
-    for size in sizes_bytes:
-        places.append(end)
-        end += -(-size // _LINE_BYTES) * _LINE_BYTES
+def lend(size_bytes: int) -> Tensor:
+    """Room for this and a cache line, uninitialised; it is this thread's until it is lent again: hold it until the call ends."""
     room = getattr(_LENT, "room", None)
-    if room is None or room.nbytes < end + _LINE_BYTES:
-        room = empty(end + _LINE_BYTES, dtype=torch.uint8)
+    if room is None or room.nbytes < size_bytes + LINE_BYTES:
+        room = empty(size_bytes + LINE_BYTES, dtype=torch.uint8)
         if room.nbytes <= KEPT_BYTES:
             _LENT.room = room
-    begin = room.data_ptr()
-    begin += -begin % _LINE_BYTES
-    return room, [begin + place for place in places]
+    return room
 
 
 def aligned(count: int, dtype: torch.dtype) -> Tensor:
     """`count` uninitialised numbers that begin on a cache line."""
-    room = empty(count + _LINE_BYTES // dtype.itemsize, dtype=dtype)
-    skip = -room.data_ptr() % _LINE_BYTES // dtype.itemsize
+    room = empty(count + LINE_BYTES // dtype.itemsize, dtype=dtype)
+    skip = -room.data_ptr() % LINE_BYTES // dtype.itemsize
     return room[skip : skip + count]
 
 

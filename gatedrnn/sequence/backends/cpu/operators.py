@@ -12,21 +12,12 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.sequence.backends.cpu import memory
-from gatedrnn.sequence.backends.cpu.arguments import (
-    Layout,
-    Loop,
-    Values,
-    draw_values,
-    layout,
-    leading,
-    loop,
-    threads_for,
-)
+from gatedrnn.sequence.backends.cpu import memory, team
+from gatedrnn.sequence.backends.cpu.arguments import Loop, Values, draw_values, layout, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.pieces import rank_of, tables
 from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS, TOKENS, kind_of, round_up
-from gatedrnn.sequence.backends.cpu.target import best
+from gatedrnn.sequence.backends.cpu.target import Target, best
 from gatedrnn.sequence.compressed import CompressedWeight, blocks_of
 from gatedrnn.sequence.derivatives import no_second_derivative
 from gatedrnn.sequence.plan import Plan
@@ -37,25 +28,6 @@ def _kind(products: str, dtype: torch.dtype) -> str:
     if products == "float" or (products == "split" and (dtype != torch.float32 or best().half != "amx")):
         return kind_of(dtype)
     return products
-
-
-def _shared(
-    tokens: Layout, x_TBD: Tensor, scale_G: Tensor | None, extra: Tensor | None, h0_BH: Tensor, c0_BH: Tensor | None,
-    reverse: bool,
-) -> Values:  # fmt: skip
-    """The arguments that forward and backward share."""
-    return {
-        "T": x_TBD.shape[0],
-        "reverse": reverse,
-        "offsets": tokens.offsets,
-        "prev": tokens.previous,
-        "x": tokens.packed(x_TBD),
-        "scale": None if scale_G is None else scale_G.contiguous(),
-        "scaled": scale_G is not None,
-        "extra": None if extra is None else extra.contiguous(),
-        "h0": tokens.sorted(h0_BH),
-        "c0": None if c0_BH is None else tokens.sorted(c0_BH),
-    }
 
 
 def forward(
@@ -97,58 +69,66 @@ def forward(
         final h and c [B, H]; what is not wanted, or not had, is empty.
     Raises: ArgumentError: a length is out of range.
     """
-    (T, B, D), dtype, p = x_TBD.shape, x_TBD.dtype, Plan.of(plan)
+    T, B, D = x_TBD.shape
     tokens = layout(lengths_B, T, B, reverse)
-    values = _shared(tokens, x_TBD, scale_G, extra, h0_BH, c0_BH, reverse)
-    N, H, L, size = len(tokens.previous), p.hidden, leading(p), dtype.itemsize
-    run, weights = _forward_loop(p, N, B, D, weight_ih, weight_hh, scale_G, products, dtype)
-    rooms = {name: count * run.packed.itemsize for name, count in zip(("PW", "PU"), run.forward_room, strict=True)}
-    rooms = {name: room for name, room in rooms.items() if name not in weights}
+    N, small = tokens.count, isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight)
+    rank = rank_of(blocks_of(weight_ih), blocks_of(weight_hh)) if small else 0
+    kind = "small" if small else _kind(products, x_TBD.dtype)
+    run = _forward_loop(plan, T, B, N, D, x_TBD.dtype, reverse, keep, kind, rank, team.size(), best())
+    p, dtype, H, values = run.plan, x_TBD.dtype, run.plan.hidden, {}
+    if small:
+        values["PW"], values["PU"] = tables(p, weight_ih, weight_hh, scale_G, run.panel)
+    else:
+        values["W"], values["U"] = weight_ih.contiguous(), weight_hh.contiguous()
+    output, h_n = memory.empty(N, H, dtype=dtype), memory.empty(B, H, dtype=dtype)
+    c_n = memory.empty(B if p.cells else 0, H, dtype=dtype)
     if keep:
-        gates, cells = memory.empty(T * B, L, dtype=dtype), memory.empty(T * B if p.cells else 0, H, dtype=dtype)
+        gates, cells = (
+            memory.empty(T * B, run.apart, dtype=dtype),
+            memory.empty(T * B if p.cells else 0, H, dtype=dtype),
+        )
         gates[:, p.columns :].zero_()
         gates[N:].zero_()
         cells[N:].zero_()
-        values |= {"G": gates, "cs": cells}
+        values["G"], values["cs"] = gates, cells
     else:
-        gates = cells = memory.empty(0, dtype=dtype)
-        rooms |= {"G": N * L * size, "cs": (N if p.cells else 0) * H * size}
-    output, h_n = memory.empty(N, H, dtype=dtype), memory.empty(B, H, dtype=dtype)
-    c_n = memory.empty(B if p.cells else 0, H, dtype=dtype)
-    values |= weights | draw_values(seed, blocks, chance, dtype)
-    values |= {
-        "noise": None if noise_TBR is None else tokens.packed(noise_TBR),
-        "noisy": noise_TBR is not None,
-        "bias": bias_G.contiguous(),
-        "out": output,
-        "hn": h_n,
-        "cn": c_n,
-    }
-    run(values, rooms)
+        gates = cells = c_n[:0]
+    if scale_G is not None:
+        values["scale"], values["scaled"] = scale_G.contiguous(), 1
+    if noise_TBR is not None:
+        values["noise"], values["noisy"] = tokens.packed(noise_TBR), 1
+    if seed is not None:
+        values |= draw_values(seed, blocks, chance, dtype)
+    if extra is not None:
+        values["extra"] = extra.contiguous()
+    if c0_BH is not None:
+        values["c0"] = tokens.sorted(c0_BH)
+    values["x"], values["h0"], values["bias"] = tokens.packed(x_TBD), tokens.sorted(h0_BH), bias_G.contiguous()
+    values["offsets"], values["prev"] = tokens.offsets, tokens.previous
+    values["out"], values["hn"], values["cn"] = output, h_n, c_n
+    run(values)
+    if lengths_B is None:
+        return output.view(T, B, H), gates, cells, h_n, c_n
     return tokens.padded(output, T, B), gates, cells, tokens.unsorted(h_n), tokens.unsorted(c_n) if p.cells else c_n
 
 
+@functools.lru_cache(maxsize=256)
 def _forward_loop(
-    p: Plan, N: int, B: int, D: int, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None, products: str,
-    dtype: torch.dtype,
-) -> tuple[Loop, Values]:  # fmt: skip
-    """The loop, and how it reads W and U: as they lie, from tables of small forms, or packed in room to be lent."""
-    threads = threads_for(p, N, D)
+    plan: str, T: int, B: int, N: int, D: int, dtype: torch.dtype, reverse: bool, keep: bool, kind: str, rank: int, team_size: int,
+    target: Target,
+) -> Loop:  # fmt: skip
+    """The loop for so many tokens: whether it reads W and U as they lie or packs them, and the room that it needs."""
+    p = Plan.of(plan)
+    run = loop("forward", p, D, threads_for(p, N, D, team_size), target, kind, rank)
     few_w, few_u = N <= DIRECT_TOKENS, B == 1 or N <= DIRECT_TOKENS
-    small = isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight)
-    if small:
-        rank = rank_of(blocks_of(weight_ih), blocks_of(weight_hh))
-        run = loop("forward", p, D, threads, best(), "small", rank)
-        packed_w, packed_u = tables(p, weight_ih, weight_hh, scale_G, run.panel)
-        return run, {"PW": packed_w, "PU": packed_u, "W": None, "U": None, "direct_w": False, "direct_u": False}
-    run = loop("forward", p, D, threads, best(), _kind(products, dtype))
-    W, U = weight_ih.contiguous(), weight_hh.contiguous()
-    values: Values = {"W": W, "U": U, "direct_w": few_w, "direct_u": few_u}
-    if few_w:
-        values["PW"] = None
-    if few_u:
-        values["PU"] = None
-    return run, values
+    rooms = {} if keep else {"G": N * run.apart * dtype.itemsize, "cs": N * p.hidden * dtype.itemsize if p.cells else 0}
+    if kind == "small":
+        few_w = few_u = False
+    else:
+        packed_w, packed_u = run.forward_room
+        rooms |= {} if few_w else {"PW": packed_w * run.packed.itemsize}
+        rooms |= {} if few_u else {"PU": packed_u * run.packed.itemsize}
+    return run.given({"T": T, "reverse": reverse, "direct_w": few_w, "direct_u": few_u}, rooms)
 
 
 @functools.wraps(forward)
@@ -216,19 +196,30 @@ def recurrence_backward(
     """
     (T, B, D), dtype, p = x_TBD.shape, x_TBD.dtype, Plan.of(plan)
     tokens = layout(lengths_B, T, B, reverse)
-    values = _shared(tokens, x_TBD, scale_G, extra, h0_BH, c0_BH, reverse)
-    N, H, L = len(tokens.previous), p.hidden, leading(p)
-    run = loop("backward", p, D, threads_for(p, N, D), best(), _kind(products, dtype))
+    N, H = tokens.count, p.hidden
+    run = loop("backward", p, D, threads_for(p, N, D, team.size()), best(), _kind(products, dtype))
+    L, wide = run.apart, run.packed.itemsize
     made = _gradients(p, N, D, need_x, need_w, need_u, dtype)
     made["d_extra"] = memory.empty(run.threads, 0 if extra is None else len(extra), dtype=dtype).zero_()
-    dh, dc = (
+    made["dh"], made["dc"] = (
         memory.empty(B, H, dtype=dtype).zero_() if grad is None else tokens.sorted(grad).clone()
         for grad in (grad_h_n, grad_c_n)
     )
     zeros = memory.empty(max(L, H), dtype=dtype).zero_()
-    values |= made | {
+    values: Values = {
+        **made,
+        "T": T,
+        "reverse": reverse,
+        "offsets": tokens.offsets,
+        "prev": tokens.previous,
+        "x": tokens.packed(x_TBD),
         "W": weight_ih.contiguous(),
         "U": weight_hh.contiguous(),
+        "scale": None if scale_G is None else scale_G.contiguous(),
+        "scaled": scale_G is not None,
+        "extra": None if extra is None else extra.contiguous(),
+        "h0": tokens.sorted(h0_BH),
+        "c0": None if c0_BH is None else tokens.sorted(c0_BH),
         "need_dx": need_x,
         "need_dw": need_w,
         "need_du": need_u,
@@ -240,26 +231,23 @@ def recurrence_backward(
         "grad_g": zeros if grad_gates is None else grad_gates.contiguous(),
         "grad_g_stride": 0 if grad_gates is None else L,
         "extra_size": made["d_extra"].shape[1],
-        "dh": dh,
-        "dc": dc,
     }
-    room = TOKENS * round_up(max(D, H), run.panel)
-    rooms = {"P": run.backward_room * run.packed.itemsize, "shared": room * run.packed.itemsize}
+    rooms = {"P": run.backward_room * wide, "shared": TOKENS * round_up(max(D, H), run.panel) * wide}
     if need_noise:
-        values["dG"] = dG = memory.empty(N, L, dtype=dtype)
+        values["dG"] = made["dG"] = memory.empty(N, L, dtype=dtype)
     else:
-        rooms["dG"], dG = N * L * dtype.itemsize, None
-    run(values, rooms)
+        rooms["dG"] = N * L * dtype.itemsize
+    run.given({}, rooms)(values)
     dW, db = made["dW"].roll(p.shift, 0) if p.shift else made["dW"], made["db_x"]
     if p.columns > p.columns_x:
         db = torch.cat((db, made["db_h"][p.columns_x - p.first_1 :]))
     dx = tokens.padded(made["dx"], T, B) if need_x else made["dx"]
-    d_noise = db.new_empty(0) if dG is None else tokens.padded(dG, T, B)[..., : p.columns_x]
+    d_noise = tokens.padded(made["dG"], T, B)[..., : p.columns_x] if need_noise else db.new_empty(0)
     if scale_G is not None:  # the kernel's gradients are of what is scaled
         db = db / scale_G
         d_noise = d_noise / scale_G[: p.columns_x] if need_noise else d_noise
-    dc = db.new_empty(0) if c0_BH is None else tokens.unsorted(dc)
-    return dx, dW, made["dU"], db, made["d_extra"].sum(0), tokens.unsorted(dh), dc, d_noise.contiguous()
+    dc = db.new_empty(0) if c0_BH is None else tokens.unsorted(made["dc"])
+    return dx, dW, made["dU"], db, made["d_extra"].sum(0), tokens.unsorted(made["dh"]), dc, d_noise.contiguous()
 
 
 def _gradients(p: Plan, N: int, D: int, x: bool, w: bool, u: bool, dtype: torch.dtype) -> dict[str, Tensor]:

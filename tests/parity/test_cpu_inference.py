@@ -1,0 +1,469 @@
+"""Inference after anything that changes a weight, and next to anything that shares its memory: the numbers of now, always.
+
+Few tokens are multiplied with a weight as it lies, many with one that the call packs: every test runs both.
+"""
+
+import copy
+import gc
+import os
+import threading
+
+import pytest
+
+pytest.importorskip("numba")
+
+import torch
+from harness import RAGGED, B, D, H, call, every_cell, inputs_for, make
+from torch import nn
+from torch.func import functional_call, vmap
+from torch.testing._internal.two_tensor import TwoTensor
+
+from gatedrnn import GRU, LSTM, CoupledLSTM, Gates, Recurrent
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.sequence.backends.cpu import memory
+from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS
+
+WIDE = 300  # more columns than any sample of a weight would look at
+few_and_many = pytest.mark.parametrize("steps", [1, DIRECT_TOKENS // 3 + 1], ids=["few", "many"])
+both_modes = pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+
+
+def check(layer, x, mode=torch.no_grad, **kwargs):
+    """Two calls, the second of which could use what the first left, equal the reference."""
+    with mode():
+        backend, layer.backend = layer.backend, "reference"
+        expected = layer(x, **kwargs)[0]
+        layer.backend = backend
+        for _ in range(2):
+            torch.testing.assert_close(layer(x, **kwargs)[0], expected, rtol=0, atol=2e-5)
+    return expected
+
+
+def in_place(layer):
+    with torch.no_grad():
+        layer.weight_ih_l0.add_(0.1)
+        layer.weight_hh_l0.add_(0.1)
+
+
+def in_one_column(layer):
+    layer.weight_ih_l0.data[3, WIDE - 2] += 5
+
+
+def one_bias_by_data(layer):
+    layer.bias_hh_l0.data[1] += 3
+
+
+def one_unit_by_data(layer):
+    layer.weight_hh_l0.data[:, 3] = 7
+
+
+def by_numpy(layer):
+    layer.weight_hh_l0.detach().numpy()[5] += 1
+
+
+def load_others(layer):
+    layer.load_state_dict({name: value * -1.5 for name, value in layer.state_dict().items()})
+
+
+def assign_others(layer):
+    layer.load_state_dict({name: value * -1.5 for name, value in layer.state_dict().items()}, assign=True)
+
+
+def new_parameters(layer):
+    layer.weight_hh_l0 = nn.Parameter(torch.ones_like(layer.weight_hh_l0))
+
+
+def replace_data_often(layer):
+    for n in range(20):  # the allocator hands out an address again
+        layer.weight_hh_l0.data = torch.full_like(layer.weight_hh_l0, 0.01 * n)
+
+
+def to_float64_and_back(layer):
+    layer.double()
+    with torch.no_grad():
+        layer(torch.ones(2, 2, layer.input_size, dtype=torch.float64))
+        layer.weight_hh_l0.data.mul_(0.5)
+    layer.float()
+
+
+def to_meta_and_back(layer):
+    state = {name: -value for name, value in layer.state_dict().items()}
+    layer.to("meta").to_empty(device="cpu").load_state_dict(state)
+
+
+def swap(layer):
+    other = copy.deepcopy(layer)
+    load_others(other)
+    torch.utils.swap_tensors(layer.weight_hh_l0, other.weight_hh_l0)
+
+
+def prune(layer):
+    nn.utils.prune.random_unstructured(layer, "weight_hh_l0", 0.9)
+
+
+def prune_for_good(layer):
+    prune(layer)
+    nn.utils.prune.remove(layer, "weight_hh_l0")
+
+
+def weight_norm(layer):
+    nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
+    layer.parametrizations.weight_hh_l0.original0.data.mul_(4)
+
+
+def old_spectral_norm(layer):
+    nn.utils.spectral_norm(layer, "weight_hh_l0")
+
+
+CHANGES = [
+    in_place, in_one_column, one_bias_by_data, one_unit_by_data, by_numpy, load_others, assign_others, new_parameters,
+    replace_data_often, to_float64_and_back, to_meta_and_back, swap, prune, prune_for_good, weight_norm, old_spectral_norm,
+]  # fmt: skip
+
+
+@both_modes
+@few_and_many
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_changed_weight_is_seen(change, steps, mode):
+    layer = make("lstm", WIDE, 16, dtype=torch.float32)
+    x, _ = inputs_for(layer, steps)
+    before = check(layer, x, mode)
+    change(layer)
+    assert not torch.allclose(check(layer, x, mode), before, atol=1e-4)
+
+
+@few_and_many
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}], ids=["fused", "foreach", "plain"])
+@pytest.mark.parametrize("optimiser", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_an_optimiser_s_step_is_seen(optimiser, options, steps):
+    layer = make("lstm", WIDE, 16, dtype=torch.float32)
+    layer.weight_hh_l0.requires_grad_(False)
+    layer.bias_hh_l0.requires_grad_(False)
+    x, _ = inputs_for(layer, steps)
+    x[..., : WIDE - 20] = 0  # only the last columns have a gradient
+    before = check(layer, x)
+    chosen = optimiser(layer.parameters(), lr=0.5, **options)
+    layer(x)[0].sum().backward()
+    chosen.step()
+    assert not torch.allclose(check(layer, x), before, atol=1e-4)
+
+
+@few_and_many
+def test_a_parameter_shared_by_layers_of_other_layouts(steps):
+    after, before = GRU(6, 8).eval(), GRU(6, 8, reset_after=False).eval()
+    whole, coupled = LSTM(6, 6).eval(), CoupledLSTM(6, 8).eval()
+    for other in (before, coupled, whole):
+        other.weight_ih_l0 = after.weight_ih_l0
+    before.weight_hh_l0 = coupled.weight_hh_l0 = after.weight_hh_l0
+    x = torch.randn(steps, 3, 6)
+    for layer in (after, before, coupled, whole, after, before, coupled, whole):
+        check(layer, x)
+
+
+@few_and_many
+def test_a_layer_that_forks_keeps_on(steps):
+    layer = make("onlstm", dtype=torch.float32)
+    x, _ = inputs_for(layer, steps)
+    expected = check(layer, x)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        with torch.no_grad():
+            in_place(layer)
+            layer.backend = "cpu"
+            found = layer(x)[0]
+            layer.backend = "reference"
+            os.write(writer, b"1" if torch.allclose(found, layer(x)[0], atol=1e-5) else b"0")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 1) == b"1"
+    assert torch.equal(check(layer, x), expected)
+
+
+@few_and_many
+def test_weights_that_another_thread_changes_give_old_or_new_numbers(steps):
+    layer = make("lstm", 8, 16, dtype=torch.float32)
+    x, _ = inputs_for(layer, steps)
+    states = [{name: value * factor for name, value in layer.state_dict().items()} for factor in (0.0, 1.0)]
+    stop, wrong = threading.Event(), []
+
+    def infer():
+        with torch.no_grad():
+            while not stop.is_set():
+                try:
+                    found = layer(x)[0]
+                except Exception as error:
+                    wrong.append(error)
+                    return
+                if not torch.isfinite(found).all():
+                    wrong.append(found)
+
+    threads = [threading.Thread(target=infer) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for n in range(200):
+        layer.load_state_dict(states[n % 2])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    check(layer, x)
+
+
+def test_threads_share_a_layer():
+    layer = make("onlstm", D, H, 2, dtype=torch.float32)
+    inputs = [torch.randn(steps, 2, D) for steps in (1, 3, 40, 50)]
+    with torch.no_grad():
+        expected = [layer(x)[0] for x in inputs]
+    wrong = []
+
+    def work(x, want):
+        with torch.no_grad():
+            for _ in range(100):
+                if not torch.equal(layer(x)[0], want):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(inputs, expected, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@few_and_many
+def test_a_weight_of_another_kind_of_tensor_runs_on_the_reference(steps):
+    layer = make("lstm", dtype=torch.float32)
+    x, _ = inputs_for(layer, steps)
+    expected = check(layer, x)
+    layer.backend = "auto"
+    pair = TwoTensor(layer.weight_hh_l0.detach(), layer.weight_hh_l0.detach())
+    with torch.no_grad():
+        found = functional_call(layer, {"weight_hh_l0": pair}, (x,))[0]
+    torch.testing.assert_close(found.a, expected)
+    layer.backend = "cpu"
+    with torch.no_grad(), pytest.raises(Exception, match="TwoTensor"):
+        functional_call(layer, {"weight_hh_l0": pair}, (x,))
+
+
+@few_and_many
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_weight_that_is_not_finite_is_the_reference_s(steps, bad):
+    layer = make("lstm", dtype=torch.float32)
+    with torch.no_grad():
+        layer.weight_hh_l0[3, 2] = bad
+    x, _ = inputs_for(layer, steps)
+    with torch.no_grad():
+        found = [layer(x)[0] for _ in range(2)][-1]
+        layer.backend = "reference"
+        torch.testing.assert_close(found, layer(x)[0], equal_nan=True, rtol=0, atol=1e-5)
+
+
+@every_cell
+@few_and_many
+def test_inference_equals_training_s_forward(variant, steps):
+    layer = make(variant, D, H, 2, bidirectional=True, dtype=torch.float32)
+    x, states = inputs_for(layer, steps)
+    for lengths in (None, [max(1, steps - k) for k in range(B)]):
+        expected = call(layer, x, states, lengths=lengths)[0].detach()
+        with torch.no_grad():
+            for _ in range(2):
+                assert torch.equal(call(layer, x, states, lengths=lengths)[0], expected)
+
+
+@few_and_many
+def test_frozen_layers_need_no_gradient_and_give_the_input_its_own(steps):
+    layer = make("gru-after", dtype=torch.float32)
+    x, _ = inputs_for(layer, steps)
+    expected = layer(x)[0]
+    (full,) = torch.autograd.grad(expected.square().sum(), layer.weight_ih_l0)
+    layer.requires_grad_(False)
+    with torch.profiler.profile() as profile:  # gradients on, but nothing asks for one: nothing is saved
+        assert torch.equal(layer(x)[0], expected)
+    assert layer(x)[0].grad_fn is None and profile is not None
+    x.requires_grad_()
+    (given,) = torch.autograd.grad(layer(x)[0].square().sum(), x)
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        layer.requires_grad_(False)
+        getattr(layer, name).requires_grad_()
+        x.grad = None
+        layer.zero_grad()
+        layer(x)[0].square().sum().backward()
+        torch.testing.assert_close(x.grad, given)
+        assert [n for n, p in layer.named_parameters() if p.grad is not None] == [name]
+        if name == "weight_ih_l0":
+            torch.testing.assert_close(layer.weight_ih_l0.grad, full)
+
+
+def test_circumstances_are_seen():
+    layer, x = make("lstm", D, H, 2, dropout=0.5, dtype=torch.float32), torch.randn(40, 3, D)
+    with torch.no_grad():
+        plain = layer(x)[0]
+        layer.train()
+        assert not torch.equal(layer(x)[0], plain)
+        layer.eval()
+        layer.gates = Gates(evaluation_temperature=0.5)
+        check(layer, x)
+        assert not torch.allclose(layer(x)[0], plain, atol=1e-4)
+        layer.gates = Gates()
+        assert torch.equal(layer(x)[0], plain)
+
+
+@few_and_many
+@pytest.mark.parametrize("default", [{"device": "meta"}, {"dtype": torch.float64}], ids=["meta", "float64"])
+def test_defaults_of_new_tensors_change_nothing(default, steps):
+    layer = make("gru-after", dtype=torch.float32)
+    x, states = inputs_for(layer, steps)
+    lengths = torch.tensor([max(1, steps - k) for k in range(B)])
+    expected = [call(layer, x, states)[0], call(layer, x, states, lengths=lengths)[0]]
+    try:
+        torch.set_default_device(default.get("device"))
+        torch.set_default_dtype(default.get("dtype", torch.float32))
+        found = [call(layer, x, states)[0], call(layer, x, states, lengths=lengths)[0]]
+        with torch.no_grad():
+            again = call(layer, x, states)[0]
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    for ours, want in zip([*found, again], [*expected, expected[0]], strict=True):
+        assert torch.equal(ours, want)
+
+
+def test_results_are_the_caller_s_own():
+    layer, x = make("lstm", D, 64, dtype=torch.float32), torch.randn(1, 2, D)
+    with torch.no_grad():
+        results = [layer(x) for _ in range(4)]
+        results[2][0].fill_(7)
+    assert torch.equal(results[1][0], results[3][0]) and not torch.equal(results[2][0], results[3][0])
+    assert len({t.data_ptr() for output, (h, c) in results for t in (output, h, c)}) == 12
+
+
+def test_a_large_result_that_is_shared_or_saved_stays_as_it_is(tmp_path):
+    layer, x = make("lstm", D, 128, dtype=torch.float32), torch.randn(200, 20, D)
+    with torch.no_grad():
+        output = layer(x)[0]
+        assert output.nbytes > 1 << 20
+        kept = output.clone()
+        shared = output.share_memory_()
+        for _ in range(4):
+            layer(torch.randn(200, 20, D))
+        assert torch.equal(shared, kept)
+        torch.save(layer(x)[0], tmp_path / "output.pt")
+    assert (tmp_path / "output.pt").stat().st_size < 1.02 * kept.nbytes
+
+
+def test_one_large_batch_leaves_little_behind():
+    layer = make("lstm", 64, 512, dtype=torch.float32)
+    with torch.no_grad():
+        layer(torch.randn(100, 100, 64))
+    gc.collect()
+    assert memory._LENT.room.nbytes <= memory.KEPT_BYTES
+
+
+def test_another_way_to_call_is_right():
+    layer, x = make("lstm", dtype=torch.float32), torch.randn(3, 2, D)
+    with torch.no_grad():
+        output = layer(x)[0]
+        assert len(layer(x, return_gates=True)) == 3
+        assert not torch.equal(layer(x, lengths=[1, 3])[0], output)
+        other = {name: torch.zeros_like(value) for name, value in layer.state_dict().items()}
+        assert not functional_call(layer, other, (x,))[0].any()
+        layer.backend = "auto"
+        torch.testing.assert_close(vmap(lambda one: layer(one)[0], 1, 1)(x), output, rtol=0, atol=1e-6)
+
+
+def test_a_traced_layer_takes_any_number_of_steps():
+    layer, x = make("lstm", D, H, 2, dtype=torch.float32), torch.randn(4, 3, D)
+    traced = torch.jit.trace(layer, (x,))
+    for steps in (1, 4, 9, 100):
+        given = torch.randn(steps, 3, D)
+        torch.testing.assert_close(traced(given)[0], layer(given)[0], rtol=0, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.jit.trace(layer, (x,))(2 * x)[0], layer(2 * x)[0])
+        with pytest.raises(Exception, match="h_0"):
+            traced(torch.randn(4, 5, D))
+
+
+@pytest.mark.parametrize("way", ["compile", "export"])
+def test_a_graph_refuses_lengths_out_of_range(way):
+    layer, x = make("lstm", dtype=torch.float32), torch.randn(5, B, D)
+    lengths = torch.tensor([2, 5, 3])
+    if way == "compile":
+        run = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    else:
+        run = torch.export.export(layer, (x,), {"lengths": lengths}).module()
+    expected = layer(x, lengths=lengths)
+    torch.testing.assert_close(run(x, lengths=lengths), expected)
+    for bad in ([2, 6, 3], [2, 0, 3], [2, -4, 3], [1 << 40, 1, 1]):
+        with torch.no_grad(), pytest.raises(Exception, match=r"must lie in 1…5"):
+            run(x, lengths=torch.tensor(bad))
+
+
+@every_cell
+def test_compiled_training_with_lengths_and_gates_is_one_graph(variant):
+    layer = make(variant, dtype=torch.float32, training=True)
+    x, lengths = torch.randn(5, B, D), torch.tensor(RAGGED[B])
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    found, expected = (
+        run(x, lengths=lengths, return_gates=True, noise=[None]) for run in (compiled, layer)
+    )  # fmt: skip
+    for name, gate in expected[2][0].items():
+        torch.testing.assert_close(found[2][0][name], gate)
+    torch.testing.assert_close(found[0], expected[0])
+    gradients = [
+        torch.autograd.grad(output.sum() + sum(gate.square().sum() for gate in trace[0].values()), list(layer.parameters()))
+        for output, _, trace in (found, expected)
+    ]
+    torch.testing.assert_close(*gradients)
+
+
+def test_noise_on_another_device_is_refused():
+    layer = make("g2lstm", dtype=torch.float32, training=True)
+    x, _ = inputs_for(layer)
+    with pytest.raises(ArgumentError, match=r"noise.*meta"):
+        layer(x, noise=[torch.zeros(*x.shape[:2], layer.spec.rows, device="meta")])
+
+
+def test_what_does_not_fit_is_said():
+    layer, x = make("lstm", dtype=torch.float32), torch.randn(3, 2, D)
+    h, c = torch.randn(1, 2, H), torch.randn(1, 2, H)
+    with torch.no_grad():
+        layer(x, (h, c))
+        for bad in (h, (h,), (h, c[:, :1]), (h, c.double()), (h, None), "hc", (h, c.to("meta"))):
+            with pytest.raises(ArgumentError, match=r"LSTM\.hx|hx"):
+                layer(x, bad)
+        with pytest.raises(ArgumentError, match="input"):
+            layer(x.double())
+
+
+def test_a_stream_is_its_sequence():
+    layer, x = make("onlstm-chunks", D, H, 2, dtype=torch.float32), torch.randn(9, 2, D)
+    with torch.no_grad():
+        whole, last = layer(x)
+        states, outputs = None, []
+        for step in x:
+            output, states = layer(step[None], states)
+            outputs.append(output)
+    torch.testing.assert_close(torch.cat(outputs), whole, rtol=0, atol=1e-6)
+    torch.testing.assert_close(states, last, rtol=0, atol=1e-6)
+
+
+@few_and_many
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_layouts_of_input_and_states(batch_first, steps):
+    layer = Recurrent("gru", D, H, 2, batch_first=batch_first).eval()
+    size = (3, steps) if batch_first else (steps, 3)
+    x, h = torch.randn(*size, D), torch.randn(2, 3, H)
+    expected = layer(x, h)[0].detach()
+    spread = torch.randn(*size, 2 * D)[..., ::2].copy_(x)
+    turned = x.transpose(0, 1).contiguous().transpose(0, 1)
+    across = h.transpose(1, 2).contiguous().transpose(1, 2)
+    with torch.no_grad():
+        for given in (x, spread, turned):
+            for state in (h, across):
+                assert torch.equal(layer(given, state)[0], expected)
+        torch.testing.assert_close(
+            layer(x[:, 0] if not batch_first else x[0], h[:, 0])[0],
+            (expected[:, 0] if not batch_first else expected[0]), rtol=0, atol=1e-5,
+        )  # fmt: skip
