@@ -119,25 +119,19 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
 
     Raises: ArgumentError: wrong number of states, shape or dtype.
     """
-    like = batch.x_TBD
+    like, autocast = batch.x_TBD, _autocast(batch.x_TBD)
     if hx is None:
-        dtype = torch.float32 if _autocast(like) else like.dtype
-        zero = torch.zeros(shape[1:], device=like.device, dtype=dtype)
+        zero = torch.zeros(shape[1:], device=like.device, dtype=torch.float32 if autocast else like.dtype)
         return [tuple(zero for _ in names)] * shape[0]
-    states = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-    expected = "a tensor h_0" if len(names) == 1 else f"a tuple ({', '.join(f'{n}_0' for n in names)})"
+    states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)  # noqa: UP038 - made at every call
     if len(states) != len(names) or (len(names) > 1 and isinstance(hx, Tensor)):
-        raise ArgumentError(
-            f"{owner}.hx", f"must be {expected}", f"{len(states)} state(s)", "Pass on what an earlier call returned"
-        )
-    types = (torch.float32, torch.get_autocast_dtype(like.device.type)) if _autocast(like) else (like.dtype,)
+        raise _no_states(owner, names, f"{len(states)} state(s)")
+    wanted = (shape[0], shape[2]) if batch.layout == "single" else shape
+    types = (torch.float32, torch.get_autocast_dtype(like.device.type)) if autocast else (like.dtype,)
     read = []
     for name, state in zip(names, states, strict=True):
         if not isinstance(state, Tensor):
-            raise ArgumentError(
-                f"{owner}.hx", f"must be {expected}", type(state).__name__, "Pass on what an earlier call returned"
-            )
-        wanted = (shape[0], shape[2]) if batch.layout == "single" else shape
+            raise _no_states(owner, names, type(state).__name__)
         if state.shape != wanted:
             got, advice = list(state.shape), "Leave hx out for zeros"
             raise ArgumentError(f"{owner}.hx", f"{name}_0 must have shape {list(wanted)}", got, advice)
@@ -150,8 +144,13 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
         state = state.unsqueeze(1) if batch.layout == "single" else state
         if batch.packed is not None and batch.packed.sorted_indices is not None:
             state = state.index_select(1, batch.packed.sorted_indices)
-        read.append((state.squeeze(0),) if shape[0] == 1 else state.unbind(0))
+        read.append((state[0],) if shape[0] == 1 else state.unbind(0))
     return list(zip(*read, strict=True))
+
+
+def _no_states(owner: str, names: tuple[str, ...], got: str) -> ArgumentError:
+    expected = "a tensor h_0" if len(names) == 1 else f"a tuple ({', '.join(f'{n}_0' for n in names)})"
+    return ArgumentError(f"{owner}.hx", f"must be {expected}", got, "Pass on what an earlier call returned")
 
 
 def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype) -> None:

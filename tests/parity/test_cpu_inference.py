@@ -412,7 +412,9 @@ def test_compiled_training_with_lengths_and_gates_is_one_graph(variant):
         torch.testing.assert_close(found[2][0][name], gate)
     torch.testing.assert_close(found[0], expected[0])
     gradients = [
-        torch.autograd.grad(output.sum() + sum(gate.square().sum() for gate in trace[0].values()), list(layer.parameters()))
+        torch.autograd.grad(
+            output.sum() + sum(gate.square().sum() for gate in trace[0].values()), list(layer.parameters())
+        )
         for output, _, trace in (found, expected)
     ]
     torch.testing.assert_close(*gradients)

@@ -12,7 +12,7 @@ from gatedrnn.core.errors import DataError
 
 def unavailable(like: Tensor) -> str | None:
     """None, or why there are no kernels for tensors such as `like` in this process."""
-    if like.device.type != "cpu":
+    if not like.is_cpu:
         return f"tensors are on {like.device}"
     if like.dtype not in (torch.float32, torch.float64):
         return f"tensors are {like.dtype}"

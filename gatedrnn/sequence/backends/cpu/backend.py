@@ -3,8 +3,6 @@
 Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 """
 
-from typing import Any
-
 import functools
 from typing import Any
 
@@ -61,10 +59,14 @@ class Cpu:
         draw = request.noise if isinstance(request.noise, Draw) and lengths is None else None
         noise = None if draw else request.drawn_noise()
         noise = None if noise is None else rotated(plan, _as(noise, dtype))
-        output_TBH, gates, _, h_n, c_n = (self._forward if only_numbers else torch.ops.gatedrnn.recurrence)(
+        given = (
             _as(request.x_TBD, dtype), weight_ih, weight_hh, bias, scale, extra, h0, c0, noise, *_drawn(plan, draw), lengths,
-            plan.text(), request.reverse, not only_numbers or bool(request.return_gates), products(B),
+            plan.text(), request.reverse, products(B),
         )  # fmt: skip
+        if only_numbers:
+            output_TBH, gates, _, h_n, c_n = self._forward(*given, bool(request.return_gates))
+        else:
+            output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*given)
         finals = (_as(h_n, state[0].dtype), _as(c_n, state[1].dtype)) if len(state) > 1 else (_as(h_n, state[0].dtype),)
         trace = None
         if request.return_gates:

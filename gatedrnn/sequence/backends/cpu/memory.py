@@ -23,9 +23,8 @@ _LENT = threading.local()
 def empty(*shape: int, dtype: torch.dtype) -> Tensor:
     """Uninitialised, as torch.empty; a large one in pages of 2 MiB where Linux has them."""
     tensor = torch.empty(shape, dtype=dtype, device="cpu")
-    size_bytes = tensor.nbytes
-    if size_bytes >= 2 * _HUGE_BYTES:
-        _prefer_huge_pages(tensor.data_ptr(), size_bytes)
+    if tensor.numel() >= _HUGE_BYTES:
+        _prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
     return tensor
 
 

@@ -6,6 +6,7 @@ rounded up.
 """
 
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -46,8 +47,8 @@ def forward(
     lengths_B: Tensor | None,
     plan: str,
     reverse: bool,
-    keep: bool,
     products: str,
+    keep: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A cell over a batch of sequences.
 
@@ -61,12 +62,12 @@ def forward(
         seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ.
         lengths_B: int64 in 1 … T, any order; None where every sequence has all T steps.
         plan: `Plan.text()`.
-        keep: whether gates and cell states are wanted.
         products: "float", as x is; "bf16", where sums and everything else are float32; "split", nearly float32 (`split`), where
             the CPU has matrix registers, else "float". Few tokens are multiplied as they are (`direct`).
+        keep: whether gates and cell states are wanted; else something without meaning stands for them.
 
     Returns: h [T, B, H], 0 beyond a length; gate values [T · B, L] and c [T · B, H] of the tokens as they lie packed, then zeros;
-        final h and c [B, H]; what is not wanted, or not had, is empty.
+        final h and c [B, H]; what a cell does not have is empty.
     Raises: ArgumentError: a length is out of range.
     """
     T, B, D = x_TBD.shape
@@ -80,8 +81,8 @@ def forward(
         values["PW"], values["PU"] = tables(p, weight_ih, weight_hh, scale_G, run.panel)
     else:
         values["W"], values["U"] = weight_ih.contiguous(), weight_hh.contiguous()
-    output, h_n = memory.empty(N, H, dtype=dtype), memory.empty(B, H, dtype=dtype)
-    c_n = memory.empty(B if p.cells else 0, H, dtype=dtype)
+    output = memory.empty(T, B, H, dtype=dtype) if lengths_B is None else memory.empty(N, H, dtype=dtype)
+    h_n, c_n = x_TBD.new_empty((B, H)), x_TBD.new_empty((B if p.cells else 0, H))
     if keep:
         gates, cells = (
             memory.empty(T * B, run.apart, dtype=dtype),
@@ -92,7 +93,7 @@ def forward(
         cells[N:].zero_()
         values["G"], values["cs"] = gates, cells
     else:
-        gates = cells = c_n[:0]
+        gates = cells = c_n
     if scale_G is not None:
         values["scale"], values["scaled"] = scale_G.contiguous(), 1
     if noise_TBR is not None:
@@ -108,7 +109,7 @@ def forward(
     values["out"], values["hn"], values["cn"] = output, h_n, c_n
     run(values)
     if lengths_B is None:
-        return output.view(T, B, H), gates, cells, h_n, c_n
+        return output, gates, cells, h_n, c_n
     return tokens.padded(output, T, B), gates, cells, tokens.unsorted(h_n), tokens.unsorted(c_n) if p.cells else c_n
 
 
@@ -131,10 +132,9 @@ def _forward_loop(
     return run.given({"T": T, "reverse": reverse, "direct_w": few_w, "direct_u": few_u}, rooms)
 
 
-@functools.wraps(forward)
 def _checked(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`forward`, of tensors that no backend has looked at: a graph that was traced or exported brings its own."""
-    x, W, U, bias, scale, extra, h0, c0, noise, seed, blocks, chance, _, plan, *_ = arguments
+    x, W, U, bias, scale, extra, h0, c0, noise, *_, plan, _, _ = arguments
     (T, B, D), p = x.shape, Plan.of(plan)
     columns, H = p.columns, p.hidden
     expected = [("weight_ih", W, (p.columns_x, D)), ("weight_hh", U, (p.columns_1 + p.columns_2, H))]
@@ -148,18 +148,19 @@ def _checked(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return forward(*arguments)
 
 
+_SIGNATURE = inspect.signature(forward)  # the operator always keeps gates and cell states
+_checked.__signature__ = _SIGNATURE.replace(parameters=list(_SIGNATURE.parameters.values())[:-1])  # type: ignore[attr-defined]
 recurrence = torch.library.custom_op("gatedrnn::recurrence", mutates_args=())(_checked)
 
 
 @recurrence.register_fake
 def _recurrence_fake(
     x_TBD, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_TBR, seed, blocks, chance, lengths_B, plan, reverse,
-    keep, products,
+    products,
 ):  # fmt: skip
     (T, B, _), p = x_TBD.shape, Plan.of(plan)
     H, new = p.hidden, x_TBD.new_empty
-    gates = new(T * B, leading(p)) if keep else new(0)
-    cells = new(T * B if p.cells else 0, H) if keep else new(0)
+    gates, cells = new(T * B, leading(p)), new(T * B if p.cells else 0, H)
     return new(T, B, H), gates, cells, new(B, H), new(B if p.cells else 0, H)
 
 
@@ -282,7 +283,7 @@ def _recurrence_backward_fake(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, W, U, _, scale, extra, h0, c0, noise, _, _, _, lengths, plan, reverse, _, products = inputs
+    x, W, U, _, scale, extra, h0, c0, noise, _, _, _, lengths, plan, reverse, products = inputs
     h, gates, cells, _, _ = output
     ctx.save_for_backward(x, W, U, scale, extra, h0, c0, gates, cells, h, lengths)
     ctx.set_materialize_grads(False)
@@ -299,7 +300,7 @@ def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n:
     )  # fmt: skip
     return (
         dx if need[0] else None, dW if need[1] else None, dU if need[2] else None, d_bias if need[3] else None, None,
-        None if extra is None else d_extra, dh, None if c0 is None else dc, d_noise if need_noise else None, *[None] * 8,
+        None if extra is None else d_extra, dh, None if c0 is None else dc, d_noise if need_noise else None, *[None] * 7,
     )  # fmt: skip
 
 

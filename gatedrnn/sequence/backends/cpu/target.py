@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from gatedrnn.core.errors import ArgumentError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Target:
     """An instruction set to compile for.
 

@@ -65,11 +65,16 @@ def size() -> int:
     return 1 if _FORKED or _openmp() is None else torch.get_num_threads()
 
 
+@functools.lru_cache(maxsize=1024)
+def _entry(address: int) -> Any:
+    return _ENTRY(address)
+
+
 def run(address: int, arguments: "array.array[int]", threads: int) -> None:
     """Call entry(arguments) in every thread of a team and wait for all; other Python threads go on meanwhile."""
     place = arguments.buffer_info()[0]
     if threads == 1:
-        _ENTRY(address)(place)
+        _entry(address)(place)
     else:
         _openmp().GOMP_parallel(
             ctypes.c_void_p(address), ctypes.c_void_p(place), ctypes.c_uint(threads), ctypes.c_uint(0)
