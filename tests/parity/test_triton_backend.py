@@ -170,6 +170,66 @@ def test_saturated_gates_stay_finite(variant):
 
 
 @every_cell
+@pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_goes_on_as_in_the_reference(variant, value, hard):
+    if hard and variant.startswith("rnn"):
+        pytest.skip("an RNN has no gate to be hard")
+    layer = build(variant, 2, 4, gates=Gates(straight_through=hard), training=hard)
+    for place in ("input", "state", "weight"):
+        x, states = inputs_for(layer, 2, 1)
+        found = []
+        with torch.no_grad():
+            layer.bias_ih_l0.zero_()
+            {"input": x[0, 0], "state": states[-1][0, 0], "weight": layer.bias_ih_l0}[place][1] = value
+            for layer.backend in ("triton", "reference"):
+                output, finals, trace = call(layer, x, states, return_gates=True)
+                found.append([output, *(finals if isinstance(finals, tuple) else [finals]), *trace[0].values()])
+        for ours, expected in zip(*found, strict=True):
+            torch.testing.assert_close(ours, expected, equal_nan=True, msg=place)
+
+
+@pytest.mark.parametrize("variant", ["lstm", "gru-before"])
+def test_tensors_that_are_not_contiguous_are_read_by_their_strides(variant):
+    layer = build(variant)
+    x, states = inputs_for(layer, T, B)
+    wide = torch.tensor([1, 9, 3, 9], device=DEVICE)
+    apart = torch.stack([torch.stack([state, state + 1], -1) for state in states])[..., 0]
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.set_(torch.stack([parameter, parameter + 1], -1)[..., 0])
+    for lengths in (wide[::2], torch.tensor([3], device=DEVICE).expand(2)):
+        assert not lengths.is_contiguous()
+        equal(*both(layer, x.mT.contiguous().mT, list(apart), lengths=lengths))
+
+
+def test_operators_refuse_what_their_kernels_would_misread():
+    layer = build("peephole")
+    x, states = inputs_for(layer, T, B)
+    call(layer, x, states)
+    operator, plan = torch.ops.gatedrnn.recurrence_triton, Plan("peephole", H, 4 * H, 4 * H, 0, 4 * H).text()
+    like = {"dtype": torch.float64, "device": DEVICE}
+    good = {
+        "x_TBR": torch.randn(T, B, 4 * H, **like),
+        "weight_hh": torch.randn(4 * H, H, **like),
+        "extra": torch.randn(3 * H, **like),
+        "h0_BH": torch.zeros(B, H, **like),
+        "s0_BH": torch.zeros(B, H, **like),
+        "lengths_B": torch.tensor([2, 3], device=DEVICE),
+    }
+    fixed = {"plan": plan, "reverse": False, "keep": False}
+    operator(**good, **fixed)
+    for name, tensor in good.items():
+        for bad in (tensor[:, :-1] if tensor.dim() > 1 else tensor[:-1], tensor.to(torch.float16)):
+            with pytest.raises(BackendError, match="must be torch"):
+                operator(**{**good, name: bad}, **fixed)
+    x, U = leaf(good["x_TBR"]), leaf(good["weight_hh"])
+    h_all, *_ = operator(**{**good, "x_TBR": x, "weight_hh": U}, **fixed)  # nothing kept: there is no way back
+    with pytest.raises(BackendError, match=r"s_all must be torch.float64 of \[4, 2, 6\] on .*; got .* of \[1, 2, 6\]"):
+        h_all.sum().backward()
+
+
+@every_cell
 def test_gradcheck(variant):
     layer = build(variant, 2, 4, gates=Gates(temperature=0.7))
     x, states = inputs_for(layer, 2, 2)

@@ -117,7 +117,7 @@ def _weight_gradient(plan: Plan, steps: int, reverse: bool, b: Buffers) -> None:
     if plan.columns_2:  # the candidate's product reads r∘h'
         state = b["s_all"][1 : steps + 1] if reverse else b["s_all"][:steps]
         r = b["gates"][..., :H]
-        read = ((r > 0.5).to(state.dtype) if plan.hard & 1 else r) * state
+        read = ((r > 0.5).to(state.dtype) + (r - r) if plan.hard & 1 else r) * state  # NaN stays
         torch.mm(du[:, first:].t(), read.to(du.dtype).flatten(0, 1), out=b["dU"][first:])
 
 
