@@ -193,7 +193,7 @@ def test_what_is_not_finite_goes_on_as_in_the_reference(variant, value, hard):
 def test_tensors_that_are_not_contiguous_are_read_by_their_strides(variant):
     layer = build(variant)
     x, states = inputs_for(layer, T, B)
-    wide = torch.tensor([1, 9, 3, 9], device=DEVICE)
+    wide = torch.tensor([1, 1, 3, 1], device=DEVICE)
     apart = torch.stack([torch.stack([state, state + 1], -1) for state in states])[..., 0]
     with torch.no_grad():
         for parameter in layer.parameters():
