@@ -3,14 +3,17 @@
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_json
@@ -19,43 +22,47 @@ from gatedrnn.sequence.plan import plan_for
 from gatedrnn.sequence.request import Request
 
 Run = Callable[[Request], Any]
-Row = dict[str, float | None]
-"""Seconds by backend; None where it failed, for want of memory above all."""
+Row = dict[str, float]
+"""Seconds by backend."""
 
 _WARM, _TIMED = 3, 5  # a loop's first calls compile, choose launches and capture
+_AUTOGRAD: Any = getattr(torch._C, "_autograd")  # noqa: B009 - unknown to type checkers
+_PATIENCE = 10.0  # seconds to wait for another process that writes the table
 _KNOWN: dict[str, str] = {}
-_LOCK = Lock()
+"""The choice by size. It never changes within a process, so that what is computed again for a gradient runs as it did before."""
 
 
 def measurable(device: torch.device) -> bool:
-    """Whether calls on `device` can be timed now: on a GPU, outside captures and compilers."""
-    return device.type == "cuda" and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
+    """Whether calls on `device` can be timed now: on a GPU, outside captures, compilers and modes that see every operator."""
+    if device.type != "cuda" or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    with torch.cuda.device(device):
+        return not torch.cuda.is_current_stream_capturing()
 
 
 def fastest(able: Mapping[str, Run], request: Request, lost: Callable[[str], None]) -> str:
-    """The name in `able` that ran requests of this size fastest.
+    """The name in `able` that ran requests of this size fastest; the first one if all of them failed.
 
-    Sizes are alike whose batches and steps round up to the same powers of 2.
+    Sizes are alike whose batches and steps round up to the same powers of 2. No lock is held while anything is timed: threads
+    that meet a size at once time it each, and take what the first of them found.
 
     Args:
         able: how each backend runs a request. They are run on copies: no gradient, state or random number is touched.
         lost: told of each that was timed and is not taken.
-
-    Raises: RuntimeError: all of them failed; the last one's.
     """
     key = _size(request)
-    with _LOCK:
-        if key not in _KNOWN:
-            table = _read()
-            seconds = table.get(key, {})
-            if seconds.keys() != able.keys() or all(taken is None for taken in seconds.values()):
-                seconds = _timed(able, request)
-                with suppress(DataError):  # nowhere to keep it: it serves this process
-                    write_json(_path(), {**_read(), key: seconds})
-                for name in seconds.keys() - {_least(seconds)}:
-                    lost(name)
-            _KNOWN[key] = _least(seconds)
-        return _KNOWN[key]
+    if key not in _KNOWN:
+        seconds = _read().get(key, {})
+        if seconds.keys() != able.keys():
+            seconds = _timed(able, request)
+            if not seconds:
+                return next(iter(able))
+            if seconds.keys() == able.keys():
+                _keep(key, seconds)
+            for name in able.keys() - {_least(seconds)}:
+                lost(name)
+        _KNOWN.setdefault(key, _least(seconds))
+    return _KNOWN[key]
 
 
 def forget() -> None:
@@ -64,7 +71,7 @@ def forget() -> None:
 
 
 def _least(seconds: Row) -> str:
-    return min((taken, name) for name, taken in seconds.items() if taken is not None)[1]
+    return min(seconds, key=lambda name: (seconds[name], name))
 
 
 def _path() -> Path:
@@ -75,9 +82,18 @@ def _read() -> dict[str, Row]:
     """The table on disk; none where there is no file, or one that was damaged."""
     try:
         table = json.loads(_path().read_text(encoding="utf-8"))
-        return {key: {name: None if s is None else float(s) for name, s in row.items()} for key, row in table.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        return {key: {name: float(taken) for name, taken in row.items()} for key, row in table.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def _keep(key: str, seconds: Row) -> None:
+    """Add a row to the table on disk; where there is none to be had, the row serves this process."""
+    path = _path()
+    with suppress(DataError, OSError, NotImplementedError):  # no folder, no lock in time, no locks on this file system
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock", timeout=_PATIENCE):
+            write_json(path, {**_read(), key: seconds})
 
 
 def _size(request: Request) -> str:
@@ -87,7 +103,23 @@ def _size(request: Request) -> str:
     place = torch.cuda.get_device_name(x.device) if x.is_cuda else str(x.device)
     kernel = request.cell.name if isinstance(plan, str) else plan.kernel
     sizes = f"D={D} H={spec.hidden_size} B<={_up(B)} T<={_up(T)} {storage_type(x)}".replace("torch.", "")
-    return f"{place}, torch {torch.__version__}: {kernel} {sizes} {'training' if _trains(request) else 'inference'}"
+    kind = "training" if _trains(request) else "inference"
+    return f"{place}, {_versions()}: {kernel} {sizes} {kind}, products {_rounding()}"
+
+
+def _versions() -> str:
+    ours = import_module("gatedrnn").__version__  # which is being imported when this module is
+    return f"gatedrnn {ours}, torch {torch.__version__}, triton {_triton()}, cudnn {torch.backends.cudnn.version()}"
+
+
+def _triton() -> str | None:
+    return getattr(import_module("triton"), "__version__", None) if find_spec("triton") else None
+
+
+def _rounding() -> str:
+    """How products of float32 may be rounded on a GPU; of PyTorch 2.9 on, with a switch for each library."""
+    getter = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return torch.get_float32_matmul_precision() if getter is None else getter("cuda", "matmul")
 
 
 def _up(count: int) -> int:
@@ -100,17 +132,22 @@ def _trains(request: Request) -> bool:
 
 
 def _timed(able: Mapping[str, Run], request: Request) -> Row:
-    """Seconds of one call of each, with its gradients where they are wanted."""
+    """Seconds of one call of each that did not fail, with its gradients where they are wanted."""
     seconds: Row = {}
-    failure = None
     for name, run in able.items():
-        try:
-            seconds[name] = _seconds(_trial(run, request))
-        except RuntimeError as error:  # out of memory, or a size that a library refuses
-            seconds[name], failure = None, error
-    if failure is not None and all(taken is None for taken in seconds.values()):
-        raise failure
+        with (
+            suppress(Exception),
+            _unseen(),
+        ):  # out of memory, a size that a library refuses, no compiler on this machine
+            seconds[name] = _seconds(_trial(run, request), request.x_TBD.device)
     return seconds
+
+
+def _unseen() -> AbstractContextManager[object]:
+    """Keeps the hooks on saved tensors away: a checkpoint's would run the user's function again, and with it this one."""
+    if not _AUTOGRAD._saved_tensors_hooks_is_enabled():
+        return nullcontext()
+    return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # the innermost are asked, and no others
 
 
 def _trial(run: Run, request: Request) -> Callable[[], None]:
@@ -137,13 +174,13 @@ def _trial(run: Run, request: Request) -> Callable[[], None]:
     return once
 
 
-def _seconds(run: Callable[[], None]) -> float:
+def _seconds(run: Callable[[], None], device: torch.device) -> float:
     taken = []
     for k in range(_WARM + _TIMED):
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
         began = time.perf_counter()
         run()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
         if k >= _WARM:
             taken.append(time.perf_counter() - began)
     return min(taken)

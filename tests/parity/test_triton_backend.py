@@ -1,10 +1,12 @@
 """The `triton` backend against the reference: on a GPU where there is one, else in Triton's interpreter on the CPU."""
 
 import copy
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -168,6 +170,66 @@ def test_saturated_gates_stay_finite(variant):
 
 
 @every_cell
+@pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_goes_on_as_in_the_reference(variant, value, hard):
+    if hard and variant.startswith("rnn"):
+        pytest.skip("an RNN has no gate to be hard")
+    layer = build(variant, 2, 4, gates=Gates(straight_through=hard), training=hard)
+    for place in ("input", "state", "weight"):
+        x, states = inputs_for(layer, 2, 1)
+        found = []
+        with torch.no_grad():
+            layer.bias_ih_l0.zero_()
+            {"input": x[0, 0], "state": states[-1][0, 0], "weight": layer.bias_ih_l0}[place][1] = value
+            for layer.backend in ("triton", "reference"):
+                output, finals, trace = call(layer, x, states, return_gates=True)
+                found.append([output, *(finals if isinstance(finals, tuple) else [finals]), *trace[0].values()])
+        for ours, expected in zip(*found, strict=True):
+            torch.testing.assert_close(ours, expected, equal_nan=True, msg=place)
+
+
+@pytest.mark.parametrize("variant", ["lstm", "gru-before"])
+def test_tensors_that_are_not_contiguous_are_read_by_their_strides(variant):
+    layer = build(variant)
+    x, states = inputs_for(layer, T, B)
+    wide = torch.tensor([1, 1, 3, 1], device=DEVICE)
+    apart = torch.stack([torch.stack([state, state + 1], -1) for state in states])[..., 0]
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.set_(torch.stack([parameter, parameter + 1], -1)[..., 0])
+    for lengths in (wide[::2], torch.tensor([3], device=DEVICE).expand(2)):
+        assert not lengths.is_contiguous()
+        equal(*both(layer, x.mT.contiguous().mT, list(apart), lengths=lengths))
+
+
+def test_operators_refuse_what_their_kernels_would_misread():
+    layer = build("peephole")
+    x, states = inputs_for(layer, T, B)
+    call(layer, x, states)
+    operator, plan = torch.ops.gatedrnn.recurrence_triton, Plan("peephole", H, 4 * H, 4 * H, 0, 4 * H).text()
+    like = {"dtype": torch.float64, "device": DEVICE}
+    good = {
+        "x_TBR": torch.randn(T, B, 4 * H, **like),
+        "weight_hh": torch.randn(4 * H, H, **like),
+        "extra": torch.randn(3 * H, **like),
+        "h0_BH": torch.zeros(B, H, **like),
+        "s0_BH": torch.zeros(B, H, **like),
+        "lengths_B": torch.tensor([2, 3], device=DEVICE),
+    }
+    fixed = {"plan": plan, "reverse": False, "keep": False}
+    operator(**good, **fixed)
+    for name, tensor in good.items():
+        for bad in (tensor[:, :-1] if tensor.dim() > 1 else tensor[:-1], tensor.to(torch.float16)):
+            with pytest.raises(BackendError, match="must be torch"):
+                operator(**{**good, name: bad}, **fixed)
+    x, U = leaf(good["x_TBR"]), leaf(good["weight_hh"])
+    h_all, *_ = operator(**{**good, "x_TBR": x, "weight_hh": U}, **fixed)  # nothing kept: there is no way back
+    with pytest.raises(BackendError, match=r"s_all must be torch.float64 of \[4, 2, 6\] on .*; got .* of \[1, 2, 6\]"):
+        h_all.sum().backward()
+
+
+@every_cell
 def test_gradcheck(variant):
     layer = build(variant, 2, 4, gates=Gates(temperature=0.7))
     x, states = inputs_for(layer, 2, 2)
@@ -304,11 +366,14 @@ def test_variants_are_all_here():
 class Replay:
     """What a CUDA graph does, on a CPU: run again on the buffers that it was captured with."""
 
-    def __init__(self, function, buffers):
+    def __init__(self, function, buffers, device, pool):
         self.function, self.buffers = function, buffers
 
     def replay(self):
         self.function(self.buffers)
+
+    def pool(self):
+        return "a pool"
 
 
 @pytest.fixture
@@ -320,7 +385,7 @@ def graphs(monkeypatch):
     captured, capture = [], graphs._capture
     if not GPU:
         capture = Replay
-        monkeypatch.setattr(graphs, "_place", lambda device: "here")
+        monkeypatch.setattr(graphs, "_stream", lambda device: "here")
     monkeypatch.setattr(graphs, "_capture", lambda *given: captured.append(given) or capture(*given))
     yield captured
     graphs.drop()
@@ -346,16 +411,149 @@ def test_a_replay_leaves_earlier_results_alone(graphs):
     assert torch.equal(outputs[1][1][1], outputs[2][1][1])
 
 
-def test_buffers_are_dropped_when_there_are_too_many(graphs, monkeypatch):
-    from gatedrnn.sequence.backends.triton import graphs as module
+def few_bytes(monkeypatch, most):
+    from gatedrnn.sequence.backends.triton import graphs
 
-    monkeypatch.setattr(module, "_SETS", 2)
+    monkeypatch.setattr(graphs, "_limit", lambda device: most)
+    return graphs
+
+
+def twice(layer, *sizes, steps=2):
+    for size in sizes:
+        for _ in range(2):
+            layer(torch.ones(steps, size, D, dtype=torch.float64, device=DEVICE))
+
+
+def test_buffers_of_all_shapes_together_stay_below_a_limit(graphs, monkeypatch):
     layer = build("lstm")
     with torch.no_grad():
-        for size in (1, 2, 3, 4):
-            for _ in range(2):
-                layer(torch.ones(2, size, D, dtype=torch.float64, device=DEVICE))
-    assert len(module._KEPT) == 2 and len(graphs) == 4
+        twice(layer, 4)
+        module = sys.modules["gatedrnn.sequence.backends.triton.graphs"]
+        (kept,) = module._KEPT.values()
+        assert kept.size_bytes == sum(tensor.nbytes for tensor in kept.buffers.values() if tensor is not None)
+        few_bytes(monkeypatch, 2 * kept.size_bytes)
+        twice(layer, 5, 3, 4)  # those of 5 do not fit beside those of 4, and go when those of 4 come back
+        assert [key[0][4] for key in module._KEPT] == [3, 4] and len(graphs) == 4
+        few_bytes(monkeypatch, kept.size_bytes - 1)
+        module.drop()
+        twice(layer, 4, 3)  # 4 would be too much alone, and drops nothing
+        twice(layer, 4)
+        assert [key[0][4] for key in module._KEPT] == [3]
+
+
+def test_graphs_of_many_lengths_stay_below_a_limit(graphs, monkeypatch):
+    from gatedrnn.sequence.backends.triton import graphs as module
+
+    monkeypatch.setattr(module, "_STEPS", 6)
+    monkeypatch.setattr(module, "_SHAPES", 4)
+    layer = build("lstm")
+    with torch.no_grad():
+        for steps in (1, 2, 3, 1, 2):
+            twice(layer, 2, steps=steps)
+        assert [list(kept.graphs) for kept in module._KEPT.values()] == [[3, 1, 2]]
+        twice(layer, 2, steps=4)
+        twice(layer, 3, steps=1)
+        assert [list(kept.graphs) for kept in module._KEPT.values()] == [[4], [1]] and len(module._SEEN) == 4
+
+
+def test_without_memory_for_a_graph_a_call_runs_as_it_is(graphs, monkeypatch):
+    from gatedrnn.sequence.backends.triton import graphs as module
+
+    def full(*given):
+        raise torch.OutOfMemoryError("no room")
+
+    layer = build("onlstm")
+    x, states = inputs_for(layer, T, B)
+    capture = module._capture
+    monkeypatch.setattr(module, "_capture", full)
+    for _ in range(3):
+        equal(*both(layer, x, states))
+    monkeypatch.setattr(module, "_capture", capture)
+    monkeypatch.setattr(torch, "inference_mode", full)  # in which buffers are made
+    module.drop()
+    for _ in range(2):
+        equal(*both(layer, x, states))
+    assert not graphs and not module._KEPT
+
+
+def test_what_inference_mode_left_serves_later_calls(graphs):
+    layer = build("onlstm")
+    x, states = inputs_for(layer, T, B)
+    with torch.inference_mode():
+        expected, *again = [call(layer, x, states, return_gates=True)[0].clone() for _ in range(3)]
+    with torch.no_grad():
+        again.append(call(layer, x, states, return_gates=True)[0])
+    assert all(torch.equal(output, expected) for output in again)
+    equal(*both(layer, x, states))
+    assert len(graphs) == 1
+
+
+def test_launches_and_captures_are_on_the_device_of_their_tensors(graphs, monkeypatch):
+    from gatedrnn.sequence.backends.triton import graphs as module
+
+    module = importlib.reload(module)  # as it is on a GPU, without the stand-ins
+    here = []
+
+    class On:
+        def __init__(self, device):
+            self.device = device
+
+        def __enter__(self):
+            here.append(self.device.index)
+
+        def __exit__(self, *error):
+            here.pop()
+
+    class Graph(On):
+        def __init__(self, graph, *, pool, stream, capture_error_mode):
+            assert stream == f"stream of cuda:{here[-1]}" and capture_error_mode == "thread_local"
+            pools.append(pool)
+            super().__init__(torch.device("cuda", here[-1]))
+
+    class Captured:
+        def pool(self):
+            return id(self)
+
+        def replay(self):
+            at.append(("replay", here[-1]))
+
+    class Buffer(SimpleNamespace):
+        def numel(self):
+            return 1
+
+        def new_empty(self, shape):
+            return self
+
+        def copy_(self, other):
+            at.append(("copy", here[-1]))
+
+        def element_size(self):
+            return 8
+
+    at, pools = [], []
+    for name, stand_in in {
+        "device": On,
+        "graph": Graph,
+        "CUDAGraph": Captured,
+        "Stream": lambda device: f"stream of {device}",
+        "is_current_stream_capturing": lambda: bool(at.append(("capturing?", here[-1]))),
+        "current_stream": lambda device: SimpleNamespace(cuda_stream=here[-1]),
+        "get_device_properties": lambda device: SimpleNamespace(total_memory=1 << 30),
+        "synchronize": lambda device: at.append(("wait", device.index)),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    try:
+        for index in (1, 0, 1, 0, 1, 0):
+            at.clear()
+            tensor = Buffer(device=torch.device("cuda", index), shape=torch.Size([1]))
+            module.run(lambda b: at.append(("run", here[-1])), "key", 1, {}, {"x": tensor}, {"h": tensor})
+            assert {place for _, place in at} == {index} and not here
+        assert [what for what, _ in at] == ["capturing?", "copy", "replay", "copy"]
+        assert pools == [None, None]  # one device's graphs have no scratch in common with another's
+    finally:
+        module.drop()
+        monkeypatch.undo()
+        importlib.reload(module)
 
 
 def test_a_backend_that_lost_frees_its_buffers(graphs):
@@ -375,19 +573,19 @@ def measured(monkeypatch):
     """Lets choices of launches be measured on a CPU too, by a clock on which each is faster than the one before."""
     from gatedrnn.sequence.backends.triton import loops, tuning
 
-    calls, seen = [], set()
+    calls = []
 
     def clock(call, quantiles):
         call()
         calls.append(None)
         return [1.0 / len(calls)] * len(quantiles)
 
-    tuned = tuning.tuned.__wrapped__
-    kernels = {}
+    tuned, kernels = tuning.tuned.__wrapped__, {}
     monkeypatch.setattr(
-        loops, "tuned", lambda kernel, tried: kernels.setdefault((id(kernel), tried), tuned(kernel, tried, clock))
+        loops, "tuned", lambda kernel, *how: kernels.setdefault((id(kernel), *how), tuned(kernel, *how, clock))
     )
-    monkeypatch.setattr(loops, "to_be_measured", lambda key, device: not (key in seen or seen.add(key)))
+    monkeypatch.setattr(loops, "measurable", lambda device: True)
+    monkeypatch.setattr(loops, "_CHOSEN", {})
     return calls, kernels
 
 
@@ -411,9 +609,9 @@ def test_choices_are_measured_once_and_change_no_value(variant, measured):
 
 
 def test_where_nothing_can_be_measured_the_usual_choice_serves():
-    from gatedrnn.sequence.backends.triton.tuning import choices, to_be_measured
+    from gatedrnn.sequence.backends.triton.tuning import choices, measurable
 
-    assert to_be_measured("a size", torch.device("cpu")) is None
+    assert not measurable(torch.device("cpu"))
     for hidden, block in ((6, 8), (256, 256), (1150, 256)):
         found = choices(Plan("lstm", hidden, 4 * hidden, 4 * hidden, 0, 4 * hidden))
         assert found[0] == (block, 4) and len(set(found)) == len(found)

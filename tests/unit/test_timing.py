@@ -1,10 +1,14 @@
 """Which backend `auto` takes where several can be timed: here by a made-up clock on a CPU."""
 
 import json
+import threading
 
 import pytest
 import torch
+from filelock import FileLock, Timeout
+from torch.utils.checkpoint import checkpoint
 
+import gatedrnn
 from gatedrnn import GRU, LSTM, ONLSTM
 from gatedrnn.core.files import cache_folder
 from gatedrnn.sequence import BACKENDS, dispatch, timing
@@ -16,7 +20,7 @@ class Clock:
     def __init__(self, **seconds):
         self.seconds, self.ran, self.now = seconds, [], None
 
-    def __call__(self, run):
+    def __call__(self, run, device):
         self.now = None
         run()
         self.ran.append(self.now)
@@ -77,7 +81,9 @@ def test_a_later_process_reads_what_was_measured(clock):
     assert ran(clock, layer, 5, 2, 3) == "torch" and len(clock.ran) == 2
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 1}', '{"a": {"cpu": "fast"}}', "\udcff"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", '{"a": 1}', '{"a": {"cpu": "fast"}}', "\udcff", 100_000 * "["], ids=range(7)
+)
 def test_a_damaged_table_is_measured_anew(clock, content):
     path = cache_folder() / "backends.json"
     path.parent.mkdir(parents=True)
@@ -90,20 +96,6 @@ def test_a_file_where_the_folder_should_be_costs_only_the_table(clock, tmp_path,
     (tmp_path / "taken").write_text("")
     monkeypatch.setattr(timing, "_path", lambda: tmp_path / "taken" / "backends.json")
     assert [ran(clock, LSTM(3, 4), 5, 2, 3) for _ in range(2)] == ["torch", "torch"] and len(clock.ran) == 2
-
-
-def test_what_fails_is_not_taken(clock, monkeypatch):
-    def full(request):
-        raise torch.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(BACKENDS["torch"], "run", full)
-    assert ran(clock, LSTM(3, 4), 5, 2, 3) == "cpu"
-    (row,) = json.loads((cache_folder() / "backends.json").read_text()).values()
-    assert row == {"cpu": 2.0, "torch": None}
-    monkeypatch.setattr(BACKENDS["cpu"], "run", full)
-    with pytest.raises(torch.OutOfMemoryError, match="no room"):
-        LSTM(3, 5)(torch.ones(5, 2, 3))
-    assert len(json.loads((cache_folder() / "backends.json").read_text())) == 1  # a size that nothing ran is not kept
 
 
 def test_timing_leaves_gradients_states_and_random_numbers_alone(clock):
@@ -127,6 +119,156 @@ def test_one_that_is_alone_is_not_timed(clock):
 
 
 def test_a_cpu_is_never_timed(monkeypatch):
-    monkeypatch.setattr(timing, "_seconds", lambda run: pytest.fail("a CPU was timed"))
+    monkeypatch.setattr(timing, "_seconds", lambda run, device: pytest.fail("a CPU was timed"))
     LSTM(3, 4)(torch.ones(5, 2, 3))
     assert not timing.measurable(torch.device("cpu"))
+
+
+def finished(function, seconds=20):
+    """What `function` returns, run in a thread of its own: a test that hangs would hold up all the others."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert found, "did not come back, or raised"
+    return found[0]
+
+
+def test_a_first_call_inside_a_checkpoint_comes_back(clock):
+    layer, x = LSTM(3, 4), torch.randn(5, 2, 3, requires_grad=True)
+
+    def gradient(run):
+        (found,) = torch.autograd.grad(run().square().sum(), x)
+        return found
+
+    kept = finished(lambda: gradient(lambda: checkpoint(lambda x: layer(x)[0], x, use_reentrant=False)))
+    assert clock.ran == ["cpu", "torch"]
+    torch.testing.assert_close(kept, gradient(lambda: layer(x)[0]))
+
+
+def test_hooks_on_saved_tensors_see_nothing_of_a_measurement(clock):
+    layer, x, packed = LSTM(3, 4), torch.randn(5, 2, 3, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        layer(x)
+        first, packed[:] = len(packed), []
+        layer(x)
+    assert first == len(packed) and clock.ran == ["cpu", "torch"]
+    timing.forget()
+    with torch.autograd.graph.disable_saved_tensors_hooks("no hooks here"):
+        layer(torch.randn(9, 2, 3))
+    assert len(clock.ran) == 4
+
+
+def test_threads_that_meet_a_size_at_once_take_the_same_and_none_waits_for_another(clock, monkeypatch):
+    meeting, running = threading.Barrier(2, timeout=20), timing._seconds
+
+    def both_at_once(run, device):
+        meeting.wait()
+        with alone:  # the clock's own
+            return running(run, device)
+
+    alone = threading.Lock()
+    monkeypatch.setattr(timing, "_seconds", both_at_once)
+    layer, x, taken = LSTM(3, 4), torch.ones(5, 2, 3), []
+    threads = [threading.Thread(target=lambda: taken.append(layer(x)[0]), daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(taken) == 2 and torch.equal(*taken) and set(timing._KNOWN.values()) == {"torch"}
+
+
+def test_nothing_is_timed_where_a_mode_watches_every_operator():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        assert not timing.measurable(torch.device("cuda:0"))
+
+
+def test_a_measurement_that_failed_is_not_kept_for_later_processes(clock, monkeypatch):
+    run = BACKENDS["torch"].run
+
+    def full(request):
+        raise torch.OutOfMemoryError("no room")
+
+    layer = LSTM(3, 4)
+    monkeypatch.setattr(BACKENDS["torch"], "run", full)
+    assert [ran(clock, layer, 5, 2, 3) for _ in range(2)] == ["cpu", "cpu"]
+    assert clock.ran == ["cpu"] and not (cache_folder() / "backends.json").exists()
+    monkeypatch.setattr(BACKENDS["torch"], "run", run)
+    timing.forget()  # a later process
+    assert ran(clock, layer, 5, 2, 3) == "torch"
+
+
+def test_a_compiler_that_is_missing_leaves_the_other_backend(clock, monkeypatch):
+    def broken(request):
+        raise FileNotFoundError("ptxas")
+
+    monkeypatch.setattr(BACKENDS["cpu"], "run", broken)
+    assert ran(clock, LSTM(3, 4), 5, 2, 3) == "torch"
+
+
+def test_where_every_measurement_fails_the_first_backend_runs_untimed(clock, monkeypatch):
+    def full(run, device):
+        raise torch.OutOfMemoryError("no room for copies")
+
+    monkeypatch.setattr(timing, "_seconds", full)
+    assert ran(clock, LSTM(3, 4), 5, 2, 3) == "cpu"
+    assert not timing._KNOWN
+
+
+def test_another_version_measures_anew(clock, monkeypatch):
+    layer = LSTM(3, 4)
+    ran(clock, layer, 5, 2, 3)
+    for count, (owner, name, value) in enumerate(
+        (
+            (gatedrnn, "__version__", "99.0"),
+            (torch, "__version__", "99.0"),
+            (torch.backends.cudnn, "version", lambda: 99_000),
+            (timing, "_triton", lambda: "99.0"),
+            (timing, "_rounding", lambda: "tf32"),
+        ),
+        2,
+    ):
+        monkeypatch.setattr(owner, name, value)
+        timing.forget()
+        ran(clock, layer, 5, 2, 3)
+        assert len(json.loads((cache_folder() / "backends.json").read_text())) == count, name
+
+
+def test_entries_of_other_processes_stay(clock, monkeypatch):
+    path = cache_folder() / "backends.json"
+    timed = timing._timed
+
+    def meanwhile(able, request):
+        seconds = timed(able, request)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"of another process": {"cpu": 1.0, "torch": 2.0}}')
+        return seconds
+
+    monkeypatch.setattr(timing, "_timed", meanwhile)
+    ran(clock, LSTM(3, 4), 5, 2, 3)
+    assert len(json.loads(path.read_text())) == 2
+    lock, held = FileLock(f"{path}.lock"), []
+    write = timing.write_json
+    monkeypatch.setattr(timing, "write_json", lambda *given: held.append(free(lock)) or write(*given))
+    ran(clock, LSTM(3, 4), 9, 2, 3)
+    assert held == [False]
+
+
+def free(lock):
+    """Whether nobody holds it."""
+    try:
+        with FileLock(lock.lock_file, timeout=0):
+            return True
+    except Timeout:
+        return False
+
+
+def test_a_lock_that_another_process_never_gives_back_costs_only_the_table(clock, monkeypatch):
+    monkeypatch.setattr(timing, "_PATIENCE", 0.05)
+    path = cache_folder() / "backends.json"
+    path.parent.mkdir(parents=True)
+    with FileLock(f"{path}.lock"):
+        assert ran(clock, LSTM(3, 4), 5, 2, 3) == "torch"
+    assert not path.exists()

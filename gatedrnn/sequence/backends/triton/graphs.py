@@ -1,11 +1,14 @@
 """A loop over time as one CUDA graph: its hundreds of launches become one, and no gap lies between its kernels.
 
 The first call of a shape runs as it is (and compiles kernels); the second runs, and is captured, on buffers that stay; later ones
-copy their inputs there, replay, and copy the results. Loops of fewer steps share the buffers of the longest.
+copy their inputs there, replay, and copy the results. Loops of fewer steps share the buffers of the longest. Buffers and graphs
+belong to one device and stream. All launches of this process are made under one lock, on the device of their tensors.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
@@ -13,24 +16,25 @@ from typing import Any
 import torch
 
 Buffers = dict[str, Any]
-_SETS = 32
-"""Sets of buffers kept; the one that was used longest ago goes first."""
-
 _ROOM = 32  # steps are rounded up to this, so that a slightly longer window finds room
-_LARGEST = 4 << 30  # bytes of buffers: beyond, a step's work hides its launches
+_LARGEST = 4 << 30  # bytes of all buffers on a device, or an eighth of its memory if that is less
+_STEPS = 1 << 15  # in all graphs together: a step is two or three nodes, each of which takes memory too
+_SHAPES = 1 << 12  # remembered as seen
 
 
 @dataclass
 class _Kept:
-    """Buffers of `room` steps, and the graphs captured on them by number of steps."""
+    """Buffers of `room` steps, their bytes, and the graphs captured on them by number of steps, the last used last."""
 
     room: int
+    size_bytes: int
     buffers: Buffers
-    graphs: dict[int, Any] = field(default_factory=dict)
+    graphs: OrderedDict[int, Any] = field(default_factory=OrderedDict)
 
 
-_SEEN: set[Hashable] = set()
-_KEPT: OrderedDict[Hashable, _Kept] = OrderedDict()
+_SEEN: OrderedDict[Hashable, None] = OrderedDict()
+_KEPT: OrderedDict[tuple[Hashable, torch.device, Hashable], _Kept] = OrderedDict()
+"""By what the loop does, the device and the stream; the last used last."""
 _LOCK = RLock()
 
 
@@ -48,25 +52,22 @@ def run(
         out: what it fills.
     """
     buffers = {**given, **out}
-    place = _place(next(tensor.device for tensor in out.values() if tensor is not None))
-    if place is None or sum(tensor.nbytes for tensor in buffers.values() if tensor is not None) > _LARGEST:
-        function(buffers)
-        return
-    key = (key, place)
-    with _LOCK:
-        if (key, steps) not in _SEEN:
-            _SEEN.add((key, steps))
+    device = next(tensor.device for tensor in out.values() if tensor is not None)
+    with _LOCK, _on(device):
+        stream = _stream(device)
+        kept = None if stream is None else _find((key, device, stream), steps, timed, buffers)
+        if kept is None:
             function(buffers)
             return
-        kept = _find(key, steps, timed, buffers)
         views = {name: _view(tensor, name, steps, timed) for name, tensor in kept.buffers.items()}
         _copy(views, given)
         graph = kept.graphs.get(steps)
         if graph is None:
             function(views)  # compiles what these addresses need: nothing may be compiled during a capture
-            kept.graphs[steps] = _capture(function, views)
+            _add(kept, steps, function, views, device, stream)
         else:
             graph.replay()
+            kept.graphs.move_to_end(steps)
         _copy(out, {name: views[name] for name in out})
 
 
@@ -74,31 +75,100 @@ def drop() -> None:
     """Forget every graph and free its buffers."""
     with _LOCK:
         _SEEN.clear()
-        _KEPT.clear()
+        while _KEPT:
+            _evict()
 
 
-def _place(device: torch.device) -> Hashable:
-    """The device and stream that a graph belongs to; None where there can be none."""
+def _on(device: torch.device) -> AbstractContextManager[object]:
+    """Makes `device` the current one: Triton launches there, whatever its arguments' device is."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _stream(device: torch.device) -> Hashable:
+    """The current stream of `device`, the current device; None where there can be no graph."""
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return None
-    return device, torch.cuda.current_stream(device).cuda_stream
+    return torch.cuda.current_stream(device).cuda_stream
 
 
-def _find(key: Hashable, steps: int, timed: dict[str, int], buffers: Buffers) -> _Kept:
+@functools.cache
+def _limit(device: torch.device) -> int:
+    """Bytes that buffers on `device` may take together."""
+    if device.type != "cuda":
+        return _LARGEST
+    return min(_LARGEST, torch.cuda.get_device_properties(device).total_memory // 8)
+
+
+def _find(
+    key: tuple[Hashable, torch.device, Hashable], steps: int, timed: dict[str, int], buffers: Buffers
+) -> _Kept | None:
+    """Buffers with room for the steps; None at a shape's first call, and where memory does not allow them."""
+    seen = (key, steps)
+    if seen not in _SEEN:
+        _SEEN[seen] = None
+        if len(_SEEN) > _SHAPES:
+            _SEEN.popitem(last=False)
+        return None
     kept = _KEPT.get(key)
     if kept is None or kept.room < steps:
-        room = -(-steps // _ROOM) * _ROOM
-        kept = _KEPT[key] = _Kept(room, {name: _roomy(tensor, name, room, timed) for name, tensor in buffers.items()})
+        kept = _allocated(key, -(-steps // _ROOM) * _ROOM, timed, buffers)
+        if kept is None:
+            return None
+        _KEPT[key] = kept
     _KEPT.move_to_end(key)
-    while len(_KEPT) > _SETS:
-        _KEPT.popitem(last=False)
     return kept
 
 
-def _roomy(tensor: Any, name: str, room: int, timed: dict[str, int]) -> Any:
-    if tensor is None or name not in timed:
-        return None if tensor is None else torch.empty_like(tensor)
-    return tensor.new_empty(room + timed[name], *tensor.shape[1:])
+def _allocated(
+    key: tuple[Hashable, torch.device, Hashable], room: int, timed: dict[str, int], buffers: Buffers
+) -> _Kept | None:
+    """New buffers for `key` in place of its old ones; None where memory does not allow them.
+
+    Where the limit needs it, others of the device go, the longest unused first.
+    """
+    device = key[1]
+    shapes = {name: _shape(tensor, name, room, timed) for name, tensor in buffers.items() if tensor is not None}
+    size_bytes = sum(shape.numel() * buffers[name].element_size() for name, shape in shapes.items())
+    if size_bytes > _limit(device):
+        return None
+    if key in _KEPT:
+        _evict(key)
+    here = [other for other in _KEPT if other[1] == device]
+    while sum(_KEPT[other].size_bytes for other in here) + size_bytes > _limit(device):
+        _evict(here.pop(0))
+    try:
+        with torch.inference_mode(False):  # later calls may be in training, which may not write to inference tensors
+            made = {name: buffers[name].new_empty(shape) for name, shape in shapes.items()}
+    except torch.OutOfMemoryError:
+        return None
+    return _Kept(room, size_bytes, {name: made.get(name) for name in buffers})
+
+
+def _add(
+    kept: _Kept, steps: int, function: Callable[[Buffers], None], views: Buffers, device: torch.device, stream: Hashable
+) -> None:
+    """Capture `function`; without memory for that, the next call tries again. The graphs that were unused longest go."""
+    here = [graph for key, other in _KEPT.items() if key[1:] == (device, stream) for graph in other.graphs.values()]
+    try:
+        kept.graphs[steps] = _capture(function, views, device, here[0].pool() if here else None)
+    except torch.OutOfMemoryError:
+        return
+    total = sum(sum(other.graphs) for other in _KEPT.values())
+    for other in _KEPT.values():
+        while total > _STEPS and other.graphs:
+            total -= other.graphs.popitem(last=False)[0]
+
+
+def _evict(key: tuple[Hashable, torch.device, Hashable] | None = None) -> None:
+    """Forget the buffers and graphs of `key`, or those that were unused longest, once no replay is under way."""
+    key = next(iter(_KEPT)) if key is None else key
+    if key[1].type == "cuda":
+        torch.cuda.synchronize(key[1])
+    del _KEPT[key]
+
+
+def _shape(tensor: Any, name: str, room: int, timed: dict[str, int]) -> torch.Size:
+    return torch.Size((room + timed[name], *tensor.shape[1:])) if name in timed else tensor.shape
 
 
 def _view(tensor: Any, name: str, steps: int, timed: dict[str, int]) -> Any:
@@ -111,10 +181,15 @@ def _copy(to: Buffers, values: Buffers) -> None:
             to[name].copy_(tensor)
 
 
-def _capture(function: Callable[[Buffers], None], buffers: Buffers) -> Any:
-    device = next(tensor.device for tensor in buffers.values() if tensor is not None)
-    with torch.cuda.device(device):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            function(buffers)
+def _capture(function: Callable[[Buffers], None], buffers: Buffers, device: torch.device, pool: Any) -> Any:
+    """The graph of `function`; `pool`: another graph's of this stream, whose scratch it may overwrite: they never run at once."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=_capture_stream(device), capture_error_mode="thread_local"):
+        function(buffers)
     return graph
+
+
+@functools.cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """PyTorch's own default is one stream for all devices, on the device that was current when the first graph was captured."""
+    return torch.cuda.Stream(device)

@@ -13,7 +13,7 @@ import torch
 import triton
 
 from gatedrnn.sequence.backends.triton.rows import coupled, gru, lstm, onlstm, rnn
-from gatedrnn.sequence.backends.triton.tuning import choices, tile_of, to_be_measured, tuned
+from gatedrnn.sequence.backends.triton.tuning import choices, measurable, tile_of, tuned
 from gatedrnn.sequence.plan import Plan
 
 Buffers = dict[str, Any]
@@ -35,6 +35,12 @@ class Rows:
     backward_second: Any = None
     constants: tuple[tuple[str, Any], ...] = ()
 
+
+Launch = dict[str, int]
+"""Units of a program, where the cell leaves them open, and warps."""
+
+_CHOSEN: dict[Hashable, dict[Any, Launch]] = {}
+"""How each kernel is launched, by all that decides on it; once it was measured."""
 
 _ROWS = {
     "rnn_tanh": Rows(rnn.forward, rnn.backward, constants=(("PHI", "tanh"),)),
@@ -111,7 +117,7 @@ def _weight_gradient(plan: Plan, steps: int, reverse: bool, b: Buffers) -> None:
     if plan.columns_2:  # the candidate's product reads r∘h'
         state = b["s_all"][1 : steps + 1] if reverse else b["s_all"][:steps]
         r = b["gates"][..., :H]
-        read = ((r > 0.5).to(state.dtype) if plan.hard & 1 else r) * state
+        read = ((r > 0.5).to(state.dtype) + (r - r) if plan.hard & 1 else r) * state  # NaN stays
         torch.mm(du[:, first:].t(), read.to(du.dtype).flatten(0, 1), out=b["dU"][first:])
 
 
@@ -130,24 +136,39 @@ class _Launcher:
             across, down = tile_of(plan)
             self._constants |= {"K": plan.split_points, "C": plan.chunk, "BLOCK": across, "BLOCK_C": down}
         self._blocks = not plan.split_points
-        self._choices = tuple(choices(plan))
-        self.measures = to_be_measured((plan, key, *flags.items()), device)
+        self._choices, self._device = tuple(choices(plan)), device
+        self._key = (plan, key, device, *flags.items())
+        self._chosen = _CHOSEN.get(self._key, {})
 
     def __call__(self, kernel: Any, arguments: list[Any], t: int, old: int, new: int) -> None:
+        block, warps = self._choices[0]
+        usual = {"num_warps": warps} if block is None else {"BLOCK": block, "num_warps": warps}
+        self._launch(kernel, arguments, t, old, new, self._chosen.get(kernel, usual))
+
+    def _launch(self, kernel: Any, arguments: list[Any], t: int, old: int, new: int, launch: Launch) -> None:
         batch, H = self._given
 
         def grid(constants: dict[str, Any]) -> tuple[int, ...]:
             return (batch, triton.cdiv(H, constants["BLOCK"])) if self._blocks else (batch,)
 
-        if self.measures is None:
-            block, warps = self._choices[0]
-            usual = {"num_warps": warps} if block is None else {"BLOCK": block, "num_warps": warps}
-        else:
-            kernel, usual = tuned(kernel, self._choices), {}
-        kernel[grid](*arguments, t, old, new, batch, H, **self._constants, **usual)
+        kernel[grid](*arguments, t, old, new, batch, H, **self._constants, **launch)
 
     def rehearse(self, kernels: Sequence[Any], arguments: list[Any], t: int, old: int, new: int) -> None:
-        """Run kernels for once on buffers that are about to be filled, so that their choices can be measured there."""
-        for kernel in kernels if self.measures else ():
-            if kernel is not None:
-                self(kernel, arguments, t, old, new)
+        """Measure how kernels are best launched, if that is not known, on buffers that are about to be filled.
+
+        Within the loop nothing is measured: a kernel that runs twice on a state's one slot reads what it wrote.
+        """
+        if self._chosen or not measurable(self._device):
+            return
+        place = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else ""
+        chosen: dict[Any, Launch] = {}
+        try:
+            for kernel in kernels:
+                if kernel is not None:
+                    tuner = tuned(kernel, self._choices, place)
+                    self._launch(tuner, arguments, t, old, new, {})
+                    best = tuner.best_config
+                    chosen[kernel] = {**best.kwargs, "num_warps": best.num_warps}
+        except torch.OutOfMemoryError:  # no room to measure in: the usual launches serve, and a later call tries again
+            return
+        self._chosen = _CHOSEN[self._key] = chosen

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.triton import graphs
 from gatedrnn.sequence.backends.triton.loops import Buffers, backward_loop, forward_loop
 from gatedrnn.sequence.derivatives import no_second_derivative
@@ -45,13 +46,17 @@ def recurrence(
         at least); one slot of the last two if not `keep`.
     """
     p, (T, B, _) = Plan.of(plan), x_TBR.shape
-    given: Buffers = {
-        "x": x_TBR.contiguous(),
-        "weight_hh": weight_hh.contiguous(),
-        "extra": None if extra is None else extra.contiguous(),
-        "h0": h0_BH.contiguous(),
-        "s0": s0_BH.contiguous(),
-        "lengths": lengths_B,
+    kind, real, H = x_TBR.dtype, _real(x_TBR), p.hidden
+    given = _by_address(
+        x_TBR.device,
+        x=(x_TBR, kind, (T, B, p.columns_x)),
+        weight_hh=(weight_hh, kind, (p.columns_1 + p.columns_2, H)),
+        extra=(extra, real, _extra_shape(p)),
+        h0=(h0_BH, kind, (B, H)),
+        s0=(s0_BH, real, (B, H)),
+        lengths=(lengths_B, torch.int64, (B,)),
+    )
+    given |= {
         "u": x_TBR.new_empty(B, p.columns_1),
         "u_second": x_TBR.new_empty(B, p.hidden) if p.columns_2 else None,
         "work": x_TBR.new_empty(B, p.hidden) if p.columns_2 else None,
@@ -63,6 +68,30 @@ def recurrence(
         timed = _TIMED_FORWARD if keep else {"x": 0, "h_all": 1}
         graphs.run(lambda b: forward_loop(p, b["x"].shape[0], reverse, keep, b), key, T, timed, given, out)
     return h_all, s_all, gates
+
+
+def _real(storage: Tensor) -> torch.dtype:
+    """The type of states, and of parameters that no product reads."""
+    return torch.float64 if storage.dtype == torch.float64 else torch.float32
+
+
+def _extra_shape(p: Plan) -> tuple[int, ...]:
+    return (3 * p.hidden if p.kernel == "peephole" else p.hidden,)
+
+
+def _by_address(
+    device: torch.device, **tensors: tuple[Tensor | None, torch.dtype, tuple[int, ...]]
+) -> dict[str, Tensor | None]:
+    """Tensors with the types and shapes that they must have, contiguous: kernels get an address and check nothing.
+
+    Raises: BackendError: another device, type or shape.
+    """
+    for name, (tensor, dtype, shape) in tensors.items():
+        if tensor is not None and (tensor.device != device or tensor.dtype != dtype or tensor.shape != shape):
+            got = f"{tensor.dtype} of {list(tensor.shape)} on {tensor.device}"
+            rule = f"{name} must be {dtype} of {list(shape)} on {device}"
+            raise BackendError("backend='triton'", rule, got, "Use the layers, which give it so")
+    return {name: None if tensor is None else tensor.contiguous() for name, (tensor, _, _) in tensors.items()}
 
 
 def _results(x: Tensor, s0: Tensor, p: Plan, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,21 +121,22 @@ def recurrence_backward(
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` for x, U, extra (empty if there is none), h0 and s0."""
-    p, (T, B, _) = Plan.of(plan), gates.shape
-    rows, H = p.columns_x, p.hidden
+    p, (slots, B, H) = Plan.of(plan), h_all.shape
+    T, rows, kind, real = slots - 1, p.columns_x, h_all.dtype, _real(h_all)
+    given = _by_address(
+        h_all.device,
+        weight_hh=(weight_hh, kind, (p.columns_1 + p.columns_2, H)),
+        extra=(extra, real, _extra_shape(p)),
+        lengths=(lengths_B, torch.int64, (B,)),
+        h_all=(h_all, kind, (slots, B, p.hidden)),
+        s_all=(s_all, real, (slots, B, H)),
+        gates=(gates, real if p.split_points else kind, (T, B, p.columns)),
+        grad_h=(torch.zeros_like(h_all) if grad_h is None else grad_h, kind, (slots, B, H)),
+        grad_s=(grad_s, real, (slots, B, H)),
+        grad_gates=(grad_gates, gates.dtype, (T, B, p.columns)),
+    )
     dx, dU = h_all.new_empty(T, B, rows), torch.zeros_like(weight_hh, memory_format=torch.contiguous_format)
     du = torch.empty_like(dx) if p.kernel == "gru_after" else dx
-    given: Buffers = {
-        "weight_hh": weight_hh.contiguous(),
-        "extra": None if extra is None else extra.contiguous(),
-        "lengths": lengths_B,
-        "h_all": h_all,
-        "s_all": s_all,
-        "gates": gates,
-        "grad_h": torch.zeros_like(h_all) if grad_h is None else grad_h.contiguous(),
-        "grad_s": None if grad_s is None else grad_s.contiguous(),
-        "grad_gates": None if grad_gates is None else grad_gates.contiguous(),
-    }
     dh_u, dh, dc = h_all.new_zeros(B, H), s_all.new_zeros(B, H), s_all.new_zeros(B, H)
     out: Buffers = {"dx": dx, "dU": dU, "dh_u": dh_u, "dh": dh, "dc": dc}
     if du is not dx:

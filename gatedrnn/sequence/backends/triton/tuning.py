@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ Choice = tuple[int | None, int]
 
 _USUAL, *_OTHERS = (256, 4), (128, 2), (512, 4), (1024, 8)
 _MOST_WARPS = 16
-_MEASURED: set[Hashable] = set()
 
 
 def choices(plan: Plan) -> list[Choice]:
@@ -34,19 +33,17 @@ def tile_of(plan: Plan) -> tuple[int, int]:
 
 
 @functools.cache
-def tuned(kernel: Any, tried: tuple[Choice, ...], measure: Callable[..., Any] | None = None) -> Any:
-    """`kernel`, which takes the fastest of `tried` for a hidden size and types of tensors; `measure` as Triton's `do_bench`."""
+def tuned(kernel: Any, tried: tuple[Choice, ...], place: str, measure: Callable[..., Any] | None = None) -> Any:
+    """`kernel`, which takes the fastest of `tried` for a hidden size and types of tensors on GPUs that are called `place`.
+
+    `measure` is as Triton's `do_bench`.
+    """
     configs = [triton.Config({} if block is None else {"BLOCK": block}, num_warps=warps) for block, warps in tried]
     kept = {"cache_results": True} if "cache_results" in inspect.signature(triton.autotune).parameters else {}
     key = [name for name in ("H", "K", "C") if name in kernel.arg_names]
     return triton.autotune(configs, key=key, do_bench=measure, **kept)(kernel)
 
 
-def to_be_measured(key: Hashable, device: torch.device) -> bool | None:
-    """Whether what `key` names is measured now, at its first call (True), was before (False), or cannot be (None)."""
-    if (key, device) in _MEASURED:
-        return False
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-        return None
-    _MEASURED.add((key, device))
-    return True
+def measurable(device: torch.device) -> bool:
+    """Whether choices can be timed on `device`, the current one, now."""
+    return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()

@@ -25,10 +25,13 @@ def _softmax(x, u, k, K, like):
 
 @triton.jit
 def _split(p, p_next, k, HARD: tl.constexpr, gate):
-    """Σ_{j≤k} p_j and Σ_{j>k} p_j; of the likeliest split point if hard."""
+    """Σ_{j≤k} p_j and Σ_{j>k} p_j; of the likeliest split point if hard. NaN stays."""
     if (HARD >> gate) & 1:
-        best = tl.argmax(p, 0)
-        p, p_next = tl.where(k == best, 1.0, 0.0).to(p.dtype), tl.where(k + 1 == best, 1.0, 0.0).to(p.dtype)
+        best = tl.argmax(tl.where(p == p, p, 0.0), 0)
+        p, p_next = (
+            tl.where(k == best, 1.0, p - p).to(p.dtype),
+            tl.where(k + 1 == best, 1.0, p_next - p_next).to(p.dtype),
+        )
     return tl.cumsum(p, 0), tl.cumsum(p_next, 0, reverse=True)
 
 

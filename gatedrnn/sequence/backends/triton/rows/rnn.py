@@ -21,7 +21,7 @@ def forward(
     if PHI == "tanh":
         h = tanh(a)
     elif PHI == "relu":
-        h = tl.maximum(a, 0.0)
+        h = tl.where(a <= 0.0, 0.0, a)  # NaN stays, which tl.maximum drops
     else:
         h = sigmoid(a)
     tl.store(gates + place(slot, b, B, H) + j, h, mask=m)
@@ -55,7 +55,7 @@ def backward(
     if PHI == "tanh":
         d_a = d_h * (1.0 - y * y)
     elif PHI == "relu":
-        d_a = tl.where(y > 0.0, d_h, 0.0)
+        d_a = tl.where(y <= 0.0, 0.0, d_h)
     else:
         d_a = d_h * slope(y)
     tl.store(dx + n, d_a, mask=m)

@@ -56,9 +56,9 @@ def tanh(x):
 
 @triton.jit
 def value(y, HARD: tl.constexpr, k):
-    """Gate k as the equation reads it: binary if bit k of HARD is set."""
+    """Gate k as the equation reads it: binary if bit k of HARD is set; NaN stays."""
     if (HARD >> k) & 1:
-        y = tl.where(y > 0.5, 1.0, 0.0).to(y.dtype)
+        y = tl.where(y > 0.5, 1.0, tl.where(y <= 0.5, 0.0, y)).to(y.dtype)
     return y
 
 
