@@ -205,3 +205,6 @@ class LanguageModel(nn.Module):
 
     def _given(self, state: State) -> Any:
         return state[0] if len(state) == 1 else state
+
+
+torch.serialization.add_safe_globals([LanguageModelConfig])  # a checkpoint's hyperparameters, under weights_only=True
