@@ -37,9 +37,12 @@ def chunked_cross_entropy(
         divisor: instead of the number of targets, where the batch is a part of a larger one.
 
     Returns: a scalar in float32 at least; NaN if every target is −100 and there is no divisor, as torch's.
-    Raises: ArgumentError: the targets are no integers, or one is out of range (on the CPU).
+    Raises: ArgumentError: the targets are no integers, not one a row, or out of range (checked on the CPU).
     """
     targets = whole_numbers("chunked_cross_entropy.targets", targets, "[N]", "Flatten them")
+    if hidden.shape[:-1] != targets.shape:
+        rule, got = f"must be one for each row of hidden {list(hidden.shape)}", list(targets.shape)
+        raise ArgumentError("chunked_cross_entropy.targets", rule, got, "Give one target a token")
     if not _chunkable(hidden, weight, bias, targets):
         return _at_once(hidden, weight, bias, targets, divisor)
     autocast = torch.is_autocast_enabled(hidden.device.type)
