@@ -1,5 +1,7 @@
 """One file a cell: its `Spec` (gates, widths, states) and `step()` (the equation); no loop over time, no module, no distance."""
 
+import torch
+
 from gatedrnn.cells import coupled, g2lstm, gru, lstm, onlstm, peephole, rnn
 from gatedrnn.cells.spec import Cell, Extra, Gate, Params, Spec, State, Trace
 from gatedrnn.core.registry import Registry
@@ -15,6 +17,11 @@ CELLS: Registry[Cell] = Registry(
         "onlstm": onlstm.CELL,
         "g2lstm": g2lstm.CELL,
     },
+)
+
+# what a pickled layer holds besides tensors: under weights_only=True only its class is left to allow, as of torch.nn.LSTM
+torch.serialization.add_safe_globals(
+    [Cell, Extra, Gate, Spec, *{part for _, cell in CELLS.items() for part in (cell.make_spec, cell.step)}]
 )
 
 __all__ = ["CELLS", "Cell", "Extra", "Gate", "Params", "Spec", "State", "Trace"]

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from gatedrnn.core.checks import positive_number, probability
 from gatedrnn.core.errors import ArgumentError
 
@@ -47,3 +49,6 @@ class Gates:
     def temperature_when(self, training: bool) -> float:
         """τ in training or in evaluation."""
         return self.temperature if training else self.evaluation_temperature
+
+
+torch.serialization.add_safe_globals([Gates])  # a checkpoint that holds one loads under weights_only=True

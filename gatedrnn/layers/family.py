@@ -1,23 +1,51 @@
 """The family: one final class a cell with torch.nn's signature, and `Recurrent` for any registered cell."""
 
+import functools
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, final
+from inspect import Parameter, Signature
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
 
 from gatedrnn.cells import CELLS, Cell
-from gatedrnn.core.errors import CheckpointError
+from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.recurrent import RecurrentBase
 
 Device = torch.device | str | None
+Layer = TypeVar("Layer", bound=type[RecurrentBase])
+
+
+def _signed(layer: Layer) -> Layer:
+    """`layer` whose constructor shows all arguments, its own, the base's and its cell's, and refuses any other."""
+    init: Any = layer.__init__
+    own, base = (dict(inspect.signature(given).parameters) for given in (init, RecurrentBase.__init__))
+    cell: Cell | None = getattr(layer, "cell", None)
+    options = cell.options if cell else {}
+    shown = {n: Parameter(n, Parameter.KEYWORD_ONLY, default=v, annotation=type(v)) for n, v in options.items()}
+    order = [(shown | base | own)[name] for name in dict.fromkeys([*own, *base, *shown])]
+    rest = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    order = [p for p in order if p.kind not in rest or (cell is None and p.name == "options")]
+    signature = Signature(sorted(order, key=lambda p: p.kind))
+
+    @functools.wraps(init)
+    def constructor(self: Any, *args: Any, **kwargs: Any) -> None:
+        if cell:  # before Python misses `hidden_size` where `hiden_size` is given
+            self._check_options({name: kwargs[name] for name in kwargs.keys() - signature.parameters.keys()})
+        init(self, *args, **kwargs)
+
+    constructor.__signature__ = signature  # type: ignore[attr-defined]
+    layer.__init__ = constructor  # type: ignore[method-assign]
+    return layer
 
 
 @final
+@_signed
 class RNN(RecurrentBase):
     """Vanilla RNN, h = φ(W x + U h' + b); a drop-in for torch.nn.RNN, whose fourth positional is `nonlinearity` too.
 
@@ -45,6 +73,7 @@ class RNN(RecurrentBase):
 
 
 @final
+@_signed
 class LSTM(RecurrentBase):
     """LSTM, c = f∘c' + i∘g, h = o∘tanh(c); a drop-in for torch.nn.LSTM. Arguments, shapes and errors: `RecurrentBase`."""
 
@@ -52,6 +81,7 @@ class LSTM(RecurrentBase):
 
 
 @final
+@_signed
 class PeepholeLSTM(RecurrentBase):
     """LSTM whose gates also read the cell state: i and f the old one, o the new one.
 
@@ -63,6 +93,7 @@ class PeepholeLSTM(RecurrentBase):
 
 
 @final
+@_signed
 class CoupledLSTM(RecurrentBase):
     """LSTM with i = 1 − f (rows f g o). Arguments, shapes and errors: `RecurrentBase`."""
 
@@ -70,6 +101,7 @@ class CoupledLSTM(RecurrentBase):
 
 
 @final
+@_signed
 class GRU(RecurrentBase):
     """GRU; a drop-in for torch.nn.GRU.
 
@@ -81,6 +113,7 @@ class GRU(RecurrentBase):
 
 
 @final
+@_signed
 class ONLSTM(RecurrentBase):
     """ON-LSTM (Shen, Tan, Sordoni & Courville 2019): master gates by cumax order the cell state.
 
@@ -138,13 +171,15 @@ class ONLSTM(RecurrentBase):
 
 
 @final
+@_signed
 class G2LSTM(RecurrentBase):
     """G²-LSTM (Li et al. 2018): an LSTM whose input and forget gates are pushed to 0 and 1 by Gumbel noise in training.
 
     Args:
-        temperature: τ in training. In evaluation `gates.evaluation_temperature`, 1 as in the authors' code.
-        noise_probability: p, the share of gates perturbed at each step of training.
-        gates: `evaluation_temperature` and `straight_through`; its temperature, noise and names are set here.
+        temperature: τ in training, 0.9 by default. In evaluation `gates.evaluation_temperature`, 1 as in the authors' code.
+        noise_probability: p, the share of gates perturbed at each step of training, 0.2 by default.
+        gates: a whole `Gates` instead: all of its fields count, those left at their defaults too. An argument beside it must
+            say the same.
         The rest, shapes and errors: `RecurrentBase`.
     """
 
@@ -155,14 +190,22 @@ class G2LSTM(RecurrentBase):
         input_size: int,
         hidden_size: int,
         *args: Any,
-        temperature: float = 0.9,
-        noise_probability: float = 0.2,
-        gates: Gates = Gates(),
+        temperature: float | None = None,
+        noise_probability: float | None = None,
+        gates: Gates | None = None,
         **kwargs: Any,
     ) -> None:
-        names = self.cell.gates.names
-        g2 = replace(gates, temperature=temperature, noise_probability=noise_probability, names=names)
-        super().__init__(input_size, hidden_size, *args, gates=g2, **kwargs)
+        asked = {"temperature": temperature, "noise_probability": noise_probability}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        if gates is None:
+            gates = replace(self.cell.gates, **asked)
+        elif isinstance(gates, Gates):
+            for name, value in asked.items():
+                if value != getattr(gates, name):
+                    got = f"{name}={value}, gates={gates}"
+                    advice = f"Write {name} into the Gates alone"
+                    raise ArgumentError(f"G2LSTM.{name}", f"must equal gates.{name} where both are given", got, advice)
+        super().__init__(input_size, hidden_size, *args, gates=gates, **kwargs)
 
     @classmethod
     def load_g2(cls, state_dict: Mapping[str, Tensor]) -> "G2LSTM":
@@ -207,6 +250,7 @@ class G2LSTM(RecurrentBase):
 
 
 @final
+@_signed
 class Recurrent(RecurrentBase):
     """Layers of any registered cell, by name: what the models use, and the way to a cell of your own.
 

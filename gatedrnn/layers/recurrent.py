@@ -3,6 +3,7 @@
 Dimensions: T time, B batch, D input, H hidden, R rows of all gates, N units of one gate.
 """
 
+import inspect
 import math
 from abc import ABC
 from collections.abc import Collection
@@ -218,10 +219,13 @@ class RecurrentBase(nn.Module, ABC):
         return (self.num_layers * self._directions, batch.size, self.hidden_size)
 
     def _check_options(self, options: dict[str, Any]) -> None:
-        owner = type(self).__name__
+        owner, known = (
+            type(self).__name__,
+            {*inspect.signature(type(self)).parameters, *self.cell.options} - {"options"},
+        )
         for name in options:
             if name not in self.cell.options:
-                advice = nearest(name, ["gates", "weight_dropout", "backend", *self.cell.options])
+                advice = " ".join(dict.fromkeys([nearest(name, known), nearest("", known)]))  # the nearest, then all
                 raise ArgumentError(
                     f"{owner}.{name}", f"is no argument of {self.cell.title}", repr(options[name]), advice
                 )

@@ -15,8 +15,9 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models import saving
 from gatedrnn.models.config import LanguageModelConfig
-from gatedrnn.models.loss import IGNORED, chunked_cross_entropy
+from gatedrnn.models.loss import IGNORED, chunked_cross_entropy, whole_numbers
 from gatedrnn.sequence.compressed import as_dense, compressed
+from gatedrnn.sequence.modes import transformed
 
 States = list[State]
 
@@ -89,7 +90,7 @@ class LanguageModel(nn.Module):
         """Score every next token, or give the loss of those that came.
 
         Args:
-            tokens: ids [T, B], int64, in 0…V − 1.
+            tokens: ids [T, B], of any integer type, in 0…V − 1.
             states: as an earlier output gave them, None for zeros.
             targets: ids [T, B] to be predicted, −100 where nothing is; with them the output has `loss`, without them `logits`.
             lengths: tokens that count in each column [B], None for all.
@@ -98,8 +99,13 @@ class LanguageModel(nn.Module):
 
         Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.
         """
+        tokens = self._ids("tokens", tokens)
         if targets is not None:
-            self._check_targets(tokens, targets)
+            targets = self._ids("targets", targets)
+            if targets.shape != tokens.shape or targets.device != tokens.device:
+                rule = f"must have the tokens' shape {list(tokens.shape)} and device {tokens.device}"
+                got = f"{list(targets.shape)} on {targets.device}"
+                raise ArgumentError("LanguageModel.targets", rule, got, "Give one target a token")
         every = len(self.layers)
         hidden, finals, traces = self._hidden(tokens, states, lengths, every, range(every) if return_gates else ())
         dropped, gates = self.output_dropout(hidden), traces if return_gates else None
@@ -145,7 +151,7 @@ class LanguageModel(nn.Module):
             raise ArgumentError(
                 "LanguageModel.states", f"must have {len(self.layers)} layers", len(states), "Pass on output.states"
             )
-        self._check_ids("tokens", tokens)
+        tokens = self._ids("tokens", tokens)
         embedded = self.embedding_dropout(self.embedding(tokens), tokens, self.embedding.num_embeddings)
         hidden = self.input_dropout(embedded)
         finals: States = []
@@ -184,23 +190,21 @@ class LanguageModel(nn.Module):
         saving.load_weights(folder, config, model)
         return model.eval()
 
-    def _check_targets(self, tokens: Tensor, targets: Tensor) -> None:
-        if targets.shape != tokens.shape:
-            rule = f"must have the tokens' shape {list(tokens.shape)}"
-            raise ArgumentError("LanguageModel.targets", rule, list(targets.shape), "Give one target a token")
-        self._check_ids("targets", targets.masked_fill(targets == IGNORED, 0))
-
-    def _check_ids(self, name: str, ids: Tensor) -> None:
-        if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
-            raise ArgumentError(
-                f"LanguageModel.{name}", "must be integers [T, B]", f"{ids.dtype} {list(ids.shape)}", "Time comes first"
-            )
-        if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
-            return
-        low, high, size = int(ids.min()), int(ids.max()), self.embedding.num_embeddings
-        if low < 0 or high >= size:
-            got, advice = low if low < 0 else high, "Encode with the model's vocabulary"
-            raise ArgumentError(f"LanguageModel.{name}", f"ids must lie in 0…{size - 1}", got, advice)
+    def _ids(self, name: str, ids: Tensor) -> Tensor:
+        """`ids` as int64; their range is checked where that takes no wait for a device, and targets may be −100."""
+        owner = f"LanguageModel.{name}"
+        ids = whole_numbers(owner, ids, "[T, B]", "Time comes first")
+        if type(ids) is not Tensor or ids.device.type != "cpu" or torch.compiler.is_compiling() or transformed():
+            return ids
+        size = self.embedding.num_embeddings
+        wrong = ids[((ids < 0) & (ids != IGNORED if name == "targets" else True)) | (ids >= size)]
+        if wrong.numel():
+            advice = "Encode with the model's vocabulary"
+            raise ArgumentError(owner, f"ids must lie in 0…{size - 1}", int(wrong[0]), advice)
+        return ids
 
     def _given(self, state: State) -> Any:
         return state[0] if len(state) == 1 else state
+
+
+torch.serialization.add_safe_globals([LanguageModelConfig])  # a checkpoint's hyperparameters, under weights_only=True

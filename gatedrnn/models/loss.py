@@ -8,11 +8,13 @@ Dimensions: N tokens, E width of the decoder's input, V vocabulary.
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.backends.cpu.availability import unavailable
+from gatedrnn.sequence.compressed import compressed
+from gatedrnn.sequence.modes import transformed
 
 IGNORED = -100
 """A target that predicts nothing."""
@@ -26,17 +28,59 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """Sum of −log softmax(hidden Wᵀ + b)[target] in nats over the targets that are not −100, divided by their number.
 
+    All logits are held at once where a chunk's gradient cannot be kept: under torch.func, forward-mode differentiation,
+    torch.jit.trace or a second differentiation, for tensor subclasses, and on devices without autocast, such as meta.
+
     Args:
         hidden: [N, E]; weight: [V, E]; bias: [V].
-        targets: [N], int64 in 0…V − 1 or −100.
+        targets: [N], integers in 0…V − 1 or −100.
         divisor: instead of the number of targets, where the batch is a part of a larger one.
 
     Returns: a scalar in float32 at least; NaN if every target is −100 and there is no divisor, as torch's.
+    Raises: ArgumentError: the targets are no integers, not one a row, or out of range (checked on the CPU).
     """
+    targets = whole_numbers("chunked_cross_entropy.targets", targets, "[N]", "Flatten them")
+    if hidden.shape[:-1] != targets.shape:
+        rule, got = f"must be one for each row of hidden {list(hidden.shape)}", list(targets.shape)
+        raise ArgumentError("chunked_cross_entropy.targets", rule, got, "Give one target a token")
+    if not _chunkable(hidden, weight, bias, targets):
+        return _at_once(hidden, weight, bias, targets, divisor)
     autocast = torch.is_autocast_enabled(hidden.device.type)
     dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else weight.dtype
+    if dtype == torch.float16:  # a gradient divided by N is lost in it, before a GradScaler can scale it
+        dtype = torch.float32
     needed = torch.is_grad_enabled()
     return _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, divisor, dtype, needed)  # type: ignore[return-value]
+
+
+def whole_numbers(owner: str, ids: Tensor, shape: str, advice: str) -> Tensor:
+    """`ids` of any integer type as int64.
+
+    Raises: ArgumentError: they are no tensor of integers, or have not as many dimensions as `shape`, such as "[T, B]".
+    """
+    whole = isinstance(ids, Tensor) and not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    if not whole or ids.dim() != 1 + shape.count(","):
+        got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise ArgumentError(owner, f"must be integers {shape}", got, advice)
+    return ids.long()
+
+
+def _chunkable(*tensors: Tensor) -> bool:
+    """Whether gradients may be worked out in forward: nothing but numbers, and one backward, is asked of plain tensors."""
+    if transformed() or not all(type(tensor) in (Tensor, nn.Parameter) or compressed(tensor) for tensor in tensors):
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    return not torch._C._get_tracing_state() and torch.amp.is_autocast_available(tensors[0].device.type)
+
+
+def _at_once(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, divisor: float | None) -> Tensor:
+    """The same in PyTorch's own operators: they differentiate as often, and transform, as is wished."""
+    full = torch.promote_types(weight.dtype, torch.float32)
+    logits = F.linear(hidden.to(weight.dtype), weight).to(full) + bias.to(full)
+    if divisor is None:
+        return F.cross_entropy(logits, targets, ignore_index=IGNORED)
+    return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum") / divisor
 
 
 def _losses(logits: Tensor, bias: Tensor, target: Tensor, share: Tensor, needed: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,12 +103,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         differentiate: bool,
     ) -> Tensor:  # fmt: skip
         full = torch.promote_types(weight.dtype, torch.float32)
-        needed = differentiate and any(ctx.needs_input_grad)
+        needs = [differentiate and need for need in ctx.needs_input_grad[:3]]
         hidden_c, weight_c, bias_c = hidden.to(dtype), weight.to(dtype), bias.to(full)
-        d_hidden = torch.empty_like(hidden_c) if needed else None
-        d_weight = torch.zeros_like(weight, dtype=full) if needed else None
-        d_bias = torch.zeros_like(bias_c) if needed else None
+        d_hidden = torch.empty_like(hidden_c) if needs[0] else None
+        d_weight = torch.zeros_like(weight, dtype=full) if needs[1] else None
+        d_bias = torch.zeros_like(bias_c) if needs[2] else None
         count = (targets != IGNORED).sum() if divisor is None else divisor
+        parts = count.clamp_min(1) if isinstance(count, Tensor) else count
         total = torch.zeros((), dtype=full, device=hidden.device)
         rows = max(_FEWEST_ROWS, _CHUNK_LOGITS // len(weight))
         rows = max(1, -(-len(targets) // max(1, -(-len(targets) // rows))))  # chunks of one size
@@ -74,24 +119,34 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 kept = targets[part] != IGNORED
                 target = targets[part].masked_fill(~kept, 0)
                 logits = F.linear(hidden_c[part], weight_c).to(full)
-                losses, error, d_bias_part = _losses(logits, bias_c, target, kept.to(full) / count, needed)
-                total += (losses * kept).sum()
-                if d_hidden is None or d_weight is None or d_bias is None:
-                    continue
-                d_bias += d_bias_part
+                losses, error, d_bias_part = _losses(logits, bias_c, target, kept.to(full) / parts, any(needs))
+                total += losses.masked_fill(~kept, 0).sum()
+                if d_bias is not None:
+                    d_bias += d_bias_part
                 error = error.to(dtype)
-                d_hidden[part] = error @ weight_c
-                if d_weight.dtype == dtype:
+                if d_hidden is not None:
+                    d_hidden[part] = error @ weight_c
+                if d_weight is not None and d_weight.dtype == dtype:
                     d_weight.addmm_(error.t(), hidden_c[part])
-                else:
+                elif d_weight is not None:
                     d_weight += error.t() @ hidden_c[part]
-        if needed:
-            ctx.save_for_backward(d_hidden, d_weight, d_bias)
-            ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
+        if any(needs):
+            ctx.save_for_backward(hidden, weight, bias, targets, d_hidden, d_weight, d_bias)
+            ctx.divisor = divisor
         return total / count
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return *(saved.to(dtype) * grad.to(dtype) for saved, dtype in gradients), None, None, None, None
+        hidden, weight, bias, targets, *gradients = ctx.saved_tensors
+        inputs = hidden, weight, bias
+        if not torch.compiler.is_compiling() and torch.is_grad_enabled():  # they are to be differentiated once more
+            places = [k for k, gradient in enumerate(gradients) if gradient is not None]
+            loss = _at_once(hidden, weight, bias, targets, ctx.divisor)
+            again = torch.autograd.grad(loss, [inputs[k] for k in places], grad, create_graph=True)
+            return *(again[places.index(k)] if k in places else None for k in range(3)), None, None, None, None
+        found: list[Tensor | None] = [None, None, None]
+        for k, (gradient, given) in enumerate(zip(gradients, inputs, strict=True)):
+            if gradient is not None:
+                wide = gradient.to(torch.promote_types(gradient.dtype, given.dtype))
+                found[k] = (wide * grad).to(given.dtype)
+        return *found, None, None, None, None

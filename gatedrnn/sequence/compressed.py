@@ -184,3 +184,8 @@ def _linear(input: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor | 
     from gatedrnn.sequence.backends.cpu.projection import linear
 
     return linear(input, weight, bias)
+
+
+torch.serialization.add_safe_globals(
+    [Block, CompressedWeight]
+)  # a state dict that holds one loads under weights_only=True

@@ -9,9 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad, profiler
 
-_FUNCTORCH: Any = getattr(torch._C, "_functorch")  # noqa: B009 - unknown to type checkers
-
-
 _NEARLY: ContextVar[bool] = ContextVar("nearly", default=False)
 _WORTH_SPLITTING = 16  # rows, as many as a matrix register has
 _PRECISION: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
@@ -66,7 +63,7 @@ def storage_type(x: Tensor) -> torch.dtype:
 
 def transformed() -> bool:
     """Whether torch.func or forward-mode differentiation looks on: the operators have a backward formula only."""
-    return forward_ad._current_level >= 0 or _FUNCTORCH.peek_interpreter_stack() is not None
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def plain(*tensors: object) -> bool:

@@ -6,11 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from gatedrnn import CELLS, G2LSTM, LSTM, ONLSTM, ArgumentError, Gates, Recurrent, syntactic_distance
+from gatedrnn import (
+    CELLS,
+    G2LSTM,
+    GRU,
+    LSTM,
+    ONLSTM,
+    RNN,
+    ArgumentError,
+    CoupledLSTM,
+    Gates,
+    LanguageModelConfig,
+    PeepholeLSTM,
+    Recurrent,
+    syntactic_distance,
+)
 from gatedrnn.gates import cumax, gumbel_noise, logistic_noise, sigmoid, straight_through, tail_cumax
 from gatedrnn.sequence import draw_noise
 
 T, B, D, H = 4, 3, 5, 6
+LAYERS = (RNN, LSTM, PeepholeLSTM, CoupledLSTM, GRU, ONLSTM, G2LSTM)
 # (cell, options, rows of its gates in order, gates that can be perturbed, gates that are by default)
 LSTM_ROWS = [("input_gate", H), ("forget_gate", H), ("cell_candidate", H), ("output_gate", H)]
 LSTM_ABLE = ["input_gate", "forget_gate", "output_gate"]
@@ -279,11 +294,59 @@ def test_g2_defaults_are_the_papers_and_evaluation_is_the_plain_lstm():
 
 
 def test_g2_takes_an_evaluation_temperature():
-    layer = G2LSTM(D, H, temperature=0.5, gates=Gates(evaluation_temperature=0.2)).eval()
+    layer = G2LSTM(D, H, gates=Gates(0.5, evaluation_temperature=0.2, noise_probability=0.2)).eval()
     sharp = LSTM(D, H, gates=Gates(evaluation_temperature=0.2, names=("input_gate", "forget_gate"))).eval()
     sharp.load_state_dict(layer.state_dict())
     x = torch.randn(T, B, D)
     assert layer.gates.temperature == 0.5 and torch.equal(layer(x)[0], sharp(x)[0])
+
+
+def test_g2_keeps_all_of_the_gates_that_it_is_given():
+    assert G2LSTM(D, H, gates=None).gates == CELLS["g2lstm"].gates
+    assert G2LSTM(D, H, temperature=0.5).gates == Gates(0.5, 1.0, 0.2, False, ("input_gate", "forget_gate"))
+    for gates in (Gates(), Gates(0.5, noise_probability=0.3), Gates(noise_probability=0.4, names=("forget_gate",))):
+        layer = G2LSTM(D, H, gates=gates)
+        assert layer.gates == gates == Recurrent("g2lstm", D, H, gates=gates).gates
+        assert G2LSTM(D, H, gates=gates, temperature=gates.temperature).gates == gates
+    assert not any(noise is not None for noise in G2LSTM(D, H, gates=Gates()).sample_noise(T, B))
+
+
+@pytest.mark.parametrize("field", ["temperature", "noise_probability"])
+def test_g2_refuses_an_argument_that_its_gates_contradict(field):
+    rule = (
+        rf"^G2LSTM\.{field}: must equal gates\.{field} where both are given; got {field}=0\.7, gates=Gates\(.*\. Write"
+    )
+    with pytest.raises(ArgumentError, match=rule):
+        G2LSTM(D, H, gates=Gates(0.5, noise_probability=0.3), **{field: 0.7})
+
+
+# checkpoints
+
+
+@pytest.mark.parametrize("names", [None, ("input_gate",)])
+def test_a_checkpoint_that_holds_gates_loads_weights_only(tmp_path, names):
+    gates = Gates(0.9, noise_probability=0.2, names=names)
+    config = LanguageModelConfig(11, "lstm", 4, (4,), gates=gates)
+    checkpoint = {
+        "state_dict": LSTM(D, H, gates=gates).state_dict(),
+        "hyper_parameters": {"gates": gates, "config": config},
+    }
+    torch.save(checkpoint, tmp_path / "last.ckpt")
+    loaded = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert loaded["hyper_parameters"] == checkpoint["hyper_parameters"]
+    assert loaded["state_dict"].keys() == checkpoint["state_dict"].keys()
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_pickled_layer_needs_its_class_allowed_as_torchs_does(tmp_path, name):
+    x = torch.randn(T, B, D)
+    for layer in (Recurrent(name, D, H, gates=Gates(0.9)).eval(), *(k(D, H) for k in LAYERS if k.cell.name == name)):
+        torch.save(layer, tmp_path / "layer.pt")
+        left = torch.serialization.get_unsafe_globals_in_checkpoint(tmp_path / "layer.pt")
+        assert left == [f"{type(layer).__module__}.{type(layer).__name__}"]
+        with torch.serialization.safe_globals([type(layer)]):
+            loaded = torch.load(tmp_path / "layer.pt", weights_only=True)
+        assert torch.equal(loaded.eval()(x)[0], layer.eval()(x)[0]) and loaded.gates == layer.gates
 
 
 @pytest.mark.parametrize("field", ["temperature", "evaluation_temperature"])

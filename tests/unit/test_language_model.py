@@ -9,6 +9,8 @@ import yaml
 
 from gatedrnn import CELLS, ArgumentError, CheckpointError, GatedRNNError, Gates
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate
+from gatedrnn.sequence.compressed import CompressedWeight
+from gatedrnn.sequence.forms import Block
 
 V, E = 11, 6
 QUIET = {"embedding_dropout": 0.0, "input_dropout": 0.0, "hidden_dropout": 0.0, "output_dropout": 0.0}
@@ -359,6 +361,17 @@ def test_generation_refuses(prompt, temperature, message):
 def test_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         config().cell = "gru"
+
+
+def test_a_checkpoint_of_a_compressed_model_loads_weights_only(tmp_path):
+    dense = make()
+    small = CompressedWeight(
+        [Block(0, V, "float32", {"values": dense.decoder.weight.detach()})], dense.decoder.in_features
+    )
+    torch.save({"state_dict": {"decoder.weight": small}, "hyper_parameters": dense.config}, tmp_path / "last.ckpt")
+    loaded = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert loaded["hyper_parameters"] == dense.config
+    assert torch.equal(loaded["state_dict"]["decoder.weight"].dense(), dense.decoder.weight)
 
 
 @pytest.mark.parametrize("layer", [0, -1, 3])

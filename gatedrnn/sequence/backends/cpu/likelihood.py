@@ -36,7 +36,8 @@ def cross_entropy(N, V, differentiate, logits, bias, targets, weights, losses, s
             store(z + j, exp(load(z + j, m) + load(bias + j, m) - above), m)
             for k in range(j, V):
                 whole += z[k]
-        store(losses + n, log(splat(z, whole)) + splat(z, peak - chosen), 1)
+        unless_nan = whole - whole  # 0; NaN if a logit is NaN or +∞, which `log` does not pass on
+        store(losses + n, log(splat(z, whole)) + splat(z, peak - chosen + unless_nan), 1)
         if differentiate:
             scale = splat(z, weights[n]) / splat(z, whole)
             for j in range(0, V, W):
