@@ -23,21 +23,34 @@ LIBRARIES = {
 }
 """PyTorch's, oneDNN's and MKL's own switches for the instructions of each of our targets (MKL heeds its own on Intel's CPUs)."""
 
-ONE_CORE = {"OMP_NUM_THREADS": "1"}
+BF16 = [
+    "test_cpu_care.py",
+    "test_cpu_nearly_float32.py",
+    "test_cpu_operators.py",
+    "test_cpu_products.py",
+    "test_cpu_small.py",
+]
+THREADS = ["parity/test_cpu_care.py", "parity/test_cpu_products.py", "unit/test_cpu_service.py", "unit/test_resume.py"]
 
 
-def sets() -> dict[str, dict[str, str]]:
-    """What is set for each, by name."""
-    lower = list(targets())[1:]
-    return {name: {"GATEDRNN_CPU": name, **LIBRARIES[name]} for name in lower} | {"one core": ONE_CORE}
+def sets() -> dict[str, tuple[dict[str, str], list[str]]]:
+    """What is set for each, and what pytest runs, by name."""
+    (_, best), *lower = targets().items()
+    found, lanes = {}, best.lanes
+    for name, target in lower:
+        alike, lanes = target.lanes == lanes, target.lanes  # but for products of bfloat16
+        chosen = [f"tests/parity/{file}" for file in BF16] if alike else ["-m", "instructions"]
+        found[name] = {"GATEDRNN_CPU": name, **LIBRARIES[name]}, chosen
+    found["one core"] = {"OMP_NUM_THREADS": "1"}, [f"tests/{file}" for file in THREADS]
+    return found
 
 
-def passes(name: str, switches: dict[str, str]) -> bool:
+def passes(name: str, switches: dict[str, str], chosen: list[str]) -> bool:
     """Run the tests of one set."""
     print(f"\n=== {name}: {' '.join(f'{key}={value}' for key, value in switches.items())}", flush=True)
     began, cores = time.monotonic(), os.sched_getaffinity(0)
-    command = [sys.executable, "-m", "pytest", "-m", "instructions"]
-    if switches is ONE_CORE:
+    command = [sys.executable, "-m", "pytest", *chosen]
+    if name == "one core":
         os.sched_setaffinity(0, {min(cores)})  # inherited
     else:
         command += ["-n", "auto", "--maxprocesses", "8", "--dist", "loadfile"]
@@ -51,10 +64,10 @@ def passes(name: str, switches: dict[str, str]) -> bool:
 
 def main() -> int:
     wanted = sys.argv[1:]
-    found = {name: switches for name, switches in sets().items() if not wanted or name in wanted}
-    failed = [name for name, switches in found.items() if not passes(name, switches)]
+    found = {name: how for name, how in sets().items() if not wanted or name in wanted}
+    failed = [name for name, how in found.items() if not passes(name, *how)]
     print(f"\n{len(found) - len(failed)} of {len(found)} sets passed" + "".join(f"; {name} failed" for name in failed))
-    return 1 if failed else 0
+    return 1 if failed or not found else 0
 
 
 if __name__ == "__main__":
