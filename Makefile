@@ -3,13 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: demo test check bench gpu-check docs clean
+# `make test-instructions`: again with what lesser CPUs have. `make test-arm64`: on an emulated ARM64, Debian only.
+.PHONY: demo test test-instructions test-arm64 check bench gpu-check docs clean
 
 demo: .venv/.run
 	$(BIN)/gatedrnn demo --out gatedrnn-demo
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+
+test-instructions: .venv/.dev
+	$(BIN)/python tests/instructions.py
+
+test-arm64: .venv/.dev
+	bash benchmarks/arm64.sh
 
 check: .venv/.dev
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What every test gets: one thread, the folder of shared files (skipped where a clone has none), Triton's interpreter."""
+"""What each test gets: one thread, the folder of shared files (skipped where a clone has none), Triton's interpreter, markers."""
 
 import importlib
 import importlib.util
@@ -15,6 +15,26 @@ if importlib.util.find_spec("triton") is not None and not torch.cuda.is_availabl
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it as it is imported, and wherever a kernel is defined
     importlib.import_module("gatedrnn.sequence.backends.triton.loops")
     del os.environ["TRITON_INTERPRET"]  # for the other tests, the backend is not there
+
+INSTRUCTIONS = (
+    "golden/",
+    "parity/test_cpu",
+    "parity/test_sequence",
+    "parity/test_torch",
+    "unit/test_compression",
+    "unit/test_loss_kernel",
+    "unit/test_parsing_study",
+    "unit/test_resume",
+)
+"""Files of the tests whose results depend on the CPU's instructions; others are the same on every machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them, for `pytest -m instructions`."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(INSTRUCTIONS):
+            item.add_marker("instructions")
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

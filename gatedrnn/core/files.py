@@ -67,9 +67,16 @@ def write_yaml(path: Path, values: Any) -> None:
 
 
 def cache_folder() -> Path:
-    """Where kernels and what was measured are kept: `NUMBA_CACHE_DIR`, `XDG_CACHE_HOME` or ~/.cache, and there gatedrnn."""
+    """Where kernels and what was measured are kept: `NUMBA_CACHE_DIR`, `XDG_CACHE_HOME` or ~/.cache, and there gatedrnn.
+
+    Raises: DataError: none is set, and the user has no home.
+    """
     chosen = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "gatedrnn"
+    try:
+        return (Path(chosen) if chosen else Path.home() / ".cache") / "gatedrnn"
+    except RuntimeError as error:  # neither HOME nor an entry in the users' database
+        advice = "Set HOME or XDG_CACHE_HOME to a folder that can be written"
+        raise DataError("cache folder", "the user must have a home folder", "none", advice) from error
 
 
 def _umask() -> int:

@@ -11,11 +11,11 @@ from gatedrnn import LSTM, Gates
 from gatedrnn.layers import Recurrent
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.sequence import modes
-from gatedrnn.sequence.backends.cpu.target import targets
+from gatedrnn.sequence.backends.cpu.target import best, targets
 from gatedrnn.sequence.modes import nearly_float32, products
 from gatedrnn.studies.parsing import read_sentences
 
-needs_registers = pytest.mark.skipif("amx" not in targets(), reason="this CPU has no matrix registers")
+needs_registers = pytest.mark.skipif(best().half != "amx", reason="no matrix registers here")
 B, D, H = 33, 40, 36
 
 

@@ -71,6 +71,17 @@ def close(found, expected, tolerance=3e-5):
             torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
+def the_same_rows(found, value, index):
+    """Bit for bit what the matrix holds; of factors, a product, nearly so: it may be rounded otherwise for fewer rows."""
+    if not any(block.form == "factors" for block in value.blocks):
+        assert torch.equal(found, value.dense()[index])
+        return
+    parts = [(b.form, {name: part.double() for name, part in b.parts.items()}) for b in value.blocks]
+    exact = torch.cat([FORMS[form](of, value.shape[1]).double() for form, of in parts])
+    allowed = 2 * (value.dense() - exact).abs().max() + 1e-7 * exact.abs().max()
+    assert (found - exact[index]).abs().max() <= allowed
+
+
 @pytest.mark.parametrize("form", EVERY)
 @pytest.mark.parametrize("cell", ["lstm", "onlstm", "gru"])
 def test_every_form_gives_what_its_matrix_gives(cell, form):
@@ -219,7 +230,7 @@ def test_a_decoder_and_an_embedding_in_every_form(form, rows, columns, outputs):
         torch.testing.assert_close(F.linear(x, held, bias), F.linear(x, value.dense(), bias), atol=bound, rtol=1e-5)
         torch.testing.assert_close(F.linear(x, held), F.linear(x, value.dense()), atol=bound, rtol=1e-5)
     ids = torch.randint(0, outputs, (2, 3))
-    assert torch.equal(F.embedding(ids, held), F.embedding(ids, value.dense()))
+    the_same_rows(F.embedding(ids, held), value, ids)
     for wrong in (-1, outputs):
         with pytest.raises(IndexError, match="index out of range"):
             F.embedding(torch.tensor([0, wrong]), held)
@@ -246,7 +257,6 @@ def test_rows_of_blocks_are_cut_and_put_together():
     blocks = part_of(value.blocks, 2, 7)
     assert [(block.first, block.last) for block in blocks] == [(0, 2), (2, 5)]
     cut = torch.cat([FORMS[block.form](block.parts, 6) for block in blocks])
-    assert torch.equal(cut, value.dense()[2:7])
-    torch.testing.assert_close(
-        gatedrnn.sequence.forms.rows(value.blocks, 6, torch.tensor([9, 0, 4])), value.dense()[[9, 0, 4]]
-    )
+    the_same_rows(cut, value, slice(2, 7))
+    index = torch.tensor([9, 0, 4])
+    the_same_rows(gatedrnn.sequence.forms.rows(value.blocks, 6, index), value, index)

@@ -192,6 +192,23 @@ def test_a_low_rank_follows_weights_that_change():
         assert best <= (value[: len(rows)] - rows).norm() * 1.0001 and (value[: len(rows)] - rows).norm() < 1.02 * best
 
 
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_low_rank_goes_on_bit_for_bit_from_a_checkpoint(rank, aligned):
+    model = make("lstm")
+    generator, scheme = torch.Generator().manual_seed(0), Scheme("svd", rank=rank)
+    weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+    whole, resumed = Projection(model, scheme), Projection(model, scheme)
+    for _ in range(20):
+        for value in weights.values():
+            value.add_(torch.randn(value.shape, generator=generator), alpha=0.01)
+        expected, found = whole(weights), resumed(weights)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        for place, space in resumed.memory.items():  # a file keeps neither layout nor alignment
+            resumed.memory[place] = torch.empty(space.numel() + 1)[1 - aligned :][: space.numel()].view(space.shape)
+            resumed.memory[place].copy_(space)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_expand_makes_a_compressed_model_trainable(tmp_path, tied):
     model = make(tied=tied)

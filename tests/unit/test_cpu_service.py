@@ -1,10 +1,17 @@
 """Around the `cpu` backend's kernels: their cache, what may be missing, processes and threads, and the noise they draw."""
 
+import errno
+import importlib.util
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +23,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from gatedrnn import G2LSTM, LSTM, Recurrent
 from gatedrnn.cells import CELLS
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, BackendError, DataError
 from gatedrnn.core.files import cache_folder
 from gatedrnn.gates import Gates
 from gatedrnn.sequence import Draw, draw_noise, plan_noise
-from gatedrnn.sequence.backends.cpu import build
+from gatedrnn.sequence.backends.cpu import availability, build, kernels, sources, team
+from gatedrnn.sequence.backends.cpu.once import LOCK, once
 from gatedrnn.sequence.backends.cpu.target import best, targets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +115,9 @@ def test_a_full_disk_costs_the_file_alone(cache, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", half)
-    assert get() == 1 and files(folder) == []
+    monkeypatch.setattr(build, "_TOLD", False)
+    with pytest.warns(UserWarning, match="every process compiles its kernels anew.*No space left"):
+        assert get() == 1 and files(folder) == []
     monkeypatch.setattr(Path, "write_bytes", write_bytes)
     assert get() == 2 and len(files(folder)) == 1
 
@@ -132,6 +142,104 @@ def test_targets_and_names_do_not_share_a_file(cache):
         for target in targets().values():
             build.cached(name, target, lambda: b"x")
     assert len(files(folder)) == 2 * len(targets())
+
+
+def failing(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_cache_that_is_filled_but_cannot_be_written_is_read_in_silence(cache, monkeypatch):
+    _, get = cache
+    get()
+    monkeypatch.setattr(tempfile, "mkstemp", failing(errno.EROFS))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert get() == 1
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT, errno.EACCES, errno.EIO])
+def test_a_file_that_vanishes_while_it_is_read_is_made_again(cache, monkeypatch, number):
+    _, get = cache
+    get()
+    read_bytes, fail = Path.read_bytes, failing(number)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: fail() if path.suffix == ".o" else read_bytes(path))
+    assert get() == 2
+
+
+def test_a_machine_of_another_kind_has_its_own_file(cache, monkeypatch):
+    folder, get = cache
+    get()
+    monkeypatch.setattr(build.llvm, "get_process_triple", lambda: "aarch64-unknown-linux-gnu")
+    assert get() == 2 and len(files(folder)) == 2
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    with pytest.raises(DataError, match=r"^cache folder: .* home folder; got none\. Set HOME or XDG_CACHE_HOME"):
+        cache_folder()
+    monkeypatch.setattr(build, "_TOLD", False)
+    with pytest.warns(UserWarning, match="every process compiles its kernels anew.*Set HOME"):
+        assert build.cached("test", best(), lambda: b"code") == b"code"
+
+
+# Files that were upgraded under this process.
+
+
+@pytest.fixture
+def upgraded(cache, monkeypatch):
+    """Upgrades the files; code that is kept by then is of those that were imported."""
+    monkeypatch.setattr(availability, "_LOST", None)
+    return lambda: monkeypatch.setattr(sources, "fingerprint", lambda: "another")
+
+
+def test_after_an_upgrade_what_is_kept_is_read_and_nothing_is_compiled(cache, upgraded):
+    folder, get = cache
+    get()
+    upgraded()
+    assert get() == 1  # of the files that were imported
+    files(folder)[0].unlink()
+    with (
+        pytest.warns(UserWarning, match="without their kernels, slower: .*restart the process"),
+        pytest.raises(BackendError, match=r"backend='cpu': cannot compile a kernel; got .*restart the process"),
+    ):
+        get()
+    assert files(folder) == []
+    x = torch.zeros(2, 1, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        LSTM(3, 4)(x)
+    with pytest.raises(BackendError, match="restart the process"):
+        LSTM(3, 4, backend="cpu")(x)
+
+
+def test_an_upgrade_while_code_is_compiled_keeps_it_out_of_the_cache(cache, upgraded):
+    folder, _ = cache
+
+    def make():
+        upgraded()
+        return b"of both"
+
+    with pytest.warns(UserWarning, match="slower"), pytest.raises(BackendError, match="restart the process"):
+        build.cached("test", best(), make)
+    assert files(folder) == []
+
+
+def test_two_names_that_are_swapped_are_not_compiled(monkeypatch):
+    swapped = kernels._NAMES["draw"].replace("seed starts", "starts seed")
+    monkeypatch.setitem(kernels._NAMES, "draw", swapped)
+    with pytest.raises(
+        TypeError, match=r"draw: its loop takes N R blocks seed starts chance out, called with .* starts s"
+    ):
+        kernels._compiled("noise", "draw", best(), "f32")
 
 
 # What may be missing.
@@ -173,12 +281,31 @@ def test_without_a_compiler_one_warning_and_the_same_answer(name):
     assert refused.startswith("refused:") and f"{name} is not installed" in refused
 
 
-def test_without_a_folder_for_the_cache_one_warning_and_the_same_answer(tmp_path):
+def test_after_an_upgrade_before_the_first_call_one_warning_and_the_same_answer():
+    before = "from gatedrnn.sequence.backends.cpu import sources; sources.fingerprint = lambda: 'another'"
+    refused, count, warning = process(MISSING.format(before=before)).splitlines()
+    assert count == "1" and "restart the process" in warning and "without their kernels" in warning
+    assert "restart the process" in refused
+
+
+NOT_KEPT = """
+import warnings
+import torch
+import gatedrnn.sequence.backends.cpu.pointwise
+from gatedrnn.sequence import Draw
+draw = Draw(torch.tensor([1]), ((0, 8),), 1.0, 1.0)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    found = [draw.rows(4, 8, torch.empty(0, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+print(*[w.message for w in caught], sep="\\n")
+assert torch.allclose(found[0].double(), found[1], atol=1e-5) and found[0].all()
+"""
+
+
+def test_without_a_folder_for_the_cache_kernels_serve_the_process_and_it_is_said_once(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    lines = process(MISSING.format(before=""), NUMBA_CACHE_DIR=str(tmp_path / "file" / "below")).splitlines()
-    refused, count, warning = lines
-    assert count == "1" and "cache cannot be kept" in warning and str(tmp_path / "file" / "below") in warning
-    assert "cache cannot be kept" in refused
+    (warning,) = process(NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path / "file" / "below")).splitlines()
+    assert "every process compiles its kernels anew" in warning and str(tmp_path / "file" / "below") in warning
 
 
 def test_a_target_this_cpu_lacks_is_named_in_one_line(monkeypatch):
@@ -219,27 +346,173 @@ def test_a_second_process_starts_at_once_and_without_numba():
 
 COLD_THREADS = """
 import threading
+import numba
 import torch
-from gatedrnn import RNN
-torch.manual_seed(0)
-layer, x, found = RNN(8, 8, backend="cpu"), torch.randn(4, 3, 8), []
-ready = threading.Barrier(2)
+import gatedrnn.sequence.backends.cpu.pointwise
+from gatedrnn.sequence import Draw
+found, ready = [], threading.Barrier(3)
 def work():
     ready.wait()
-    with torch.no_grad():
-        found.append(layer(x)[0])
-workers = [threading.Thread(target=work) for _ in range(2)]
+    found.append(Draw(torch.tensor([1]), ((0, 8),), 1.0, 1.0).rows(4, 8, torch.empty(0)))
+def other():
+    ready.wait()
+    assert numba.njit(lambda a: a + 1)(1) == 2
+    found.append(None)
+workers = [threading.Thread(target=what) for what in (work, work, other)]
 [worker.start() for worker in workers]
 [worker.join() for worker in workers]
-layer.backend = "reference"
-expected = layer(x)[0]
-assert len(found) == 2
-assert all(torch.allclose(one, expected, atol=1e-5) for one in found)
+one, two = [noise for noise in found if noise is not None]
+assert len(found) == 3 and torch.equal(one, two) and one.all()
 """
 
 
-def test_two_threads_may_compile_at_once(tmp_path):
-    process(COLD_THREADS, NUMBA_CACHE_DIR=str(tmp_path))
+def test_two_threads_of_two_processes_and_a_user_s_own_may_compile_at_once(tmp_path):
+    given = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    both = [threading.Thread(target=process, args=(COLD_THREADS,), kwargs=given) for _ in range(2)]
+    failed = []
+    before, threading.excepthook = threading.excepthook, failed.append
+    try:
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+    finally:
+        threading.excepthook = before
+    assert not failed
+    assert [path.suffix for path in files(tmp_path / "gatedrnn")] == [".o"]
+
+
+def test_numba_compiles_for_one_thread_at_a_time(cache, monkeypatch):
+    from numba.core.compiler_lock import global_compiler_lock
+
+    inside, most, found, ready = [], [], [], threading.Barrier(3)
+
+    def compile_entry(*_):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.1)
+        inside.pop()
+        return b"code"
+
+    monkeypatch.setattr(build, "compile_entry", compile_entry)
+    monkeypatch.setattr(build, "load", lambda *_: 0)
+
+    def work(kind):
+        ready.wait()
+        found.append(kernels.kernel("noise", "draw", replace(best(), name="unused"), kind))
+
+    def user():
+        ready.wait()
+        with global_compiler_lock:
+            compile_entry()
+
+    workers = [threading.Thread(target=work, args=(kind,)) for kind in ("f32", "f64")]
+    workers.append(threading.Thread(target=user))
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert most == [1, 1, 1] and len(found) == 2
+
+
+def test_two_threads_work_a_thing_out_once():
+    calls, found, ready = [], [], threading.Barrier(4)
+
+    @once
+    def slow(value):
+        calls.append(value)
+        time.sleep(0.05)
+        return slow(value - 1) + 1 if value else 0  # it may call itself
+
+    def work():
+        ready.wait()
+        found.append(slow(3))
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert calls == [3, 2, 1, 0] and found == [3] * 4
+
+
+def test_what_failed_is_tried_again_and_what_is_known_takes_no_lock():
+    results = [OSError("full"), 5]
+
+    @once
+    def act():
+        result = results.pop(0)
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+    with pytest.raises(OSError, match="full"):
+        act()
+    assert act() == 5
+    found = []
+    with LOCK:
+        worker = threading.Thread(target=lambda: found.append(act()))
+        worker.start()
+        worker.join(WAIT_S)
+    assert found == [5]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fork_waits_for_a_thread_that_compiles_and_the_child_can_compile():
+    held, done = threading.Event(), []
+
+    def compile_something():
+        with LOCK:
+            held.set()
+            time.sleep(0.2)
+            done.append(1)
+
+    worker = threading.Thread(target=compile_something)
+    worker.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if done and LOCK.acquire(timeout=10) else 1)
+    worker.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with LOCK:
+        pass
+
+
+def test_a_team_is_of_torch_s_own_threads(two_threads):
+    library = team._openmp()
+    if library is None:
+        pytest.skip("no GNU OpenMP")
+    for count in (3, 1, 2):
+        torch.set_num_threads(count)
+        assert library.omp_get_max_threads() == count
+
+
+def test_without_a_pool_it_is_said_unless_one_thread_is_wanted(two_threads, monkeypatch):
+    monkeypatch.setattr(team.ctypes, "CDLL", lambda path: object())
+    with pytest.warns(UserWarning, match="run on one thread"):
+        assert team._openmp.__wrapped__() is None
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert team._openmp.__wrapped__() is None
+
+
+def test_threads_where_torch_lies_in_a_folder_with_a_space(tmp_path):
+    folder = tmp_path / "with a space"
+    try:
+        for package in ("torch", "torchgen"):
+            place = Path(importlib.util.find_spec(package).origin).parent
+            leave_out = shutil.ignore_patterns("include", "share", "test", "__pycache__")
+            shutil.copytree(place, folder / package, copy_function=os.link, ignore=leave_out)
+    except OSError as error:
+        pytest.skip(f"torch cannot be linked to the temporary folder: {error}")
+    script = (
+        "import torch; from gatedrnn.sequence.backends.cpu import team; print(torch.__file__, team.size(), sep='|')"
+    )
+    given = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    path, size = process(script, **given).strip().split("|")
+    assert path.startswith(str(folder)) and size == ("1" if team._openmp() is None else "2")
 
 
 def large(training=False):

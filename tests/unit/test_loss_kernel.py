@@ -23,15 +23,17 @@ def plain(hidden, weight, bias, targets):
 
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 3), (33, 101, 16), (260, 10_007, 4)])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 3e-6)])
-def test_loss_and_gradients(dtype, tolerance, shape, kernels, monkeypatch):
+@pytest.mark.parametrize(("dtype", "floor"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_loss_and_gradients(dtype, floor, shape, kernels, monkeypatch):
     if not kernels:
         monkeypatch.setattr(loss, "unavailable", lambda like: "asked for")
     found = loss_and_gradients(loss.chunked_cross_entropy, dtype, *shape)
     expected = loss_and_gradients(plain, torch.float64, *shape)
-    for ours, theirs in zip(found, expected, strict=True):
+    torch_s = loss_and_gradients(plain, dtype, *shape)
+    for ours, theirs, exact in zip(found, torch_s, expected, strict=True):
         assert ours.dtype == dtype
-        assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max().clamp_min(1e-6)
+        allowed = 3 * (theirs - exact).abs().max() + floor * exact.abs().max().clamp_min(1e-6)
+        assert (ours - exact).abs().max() <= allowed
 
 
 def test_no_gradient_leaves_the_loss_alone():

@@ -2,15 +2,13 @@
 
 Numba types and lowers the function once; LLVM compiles it for a `Target`, together with the tiles; the object file is kept in a
 cache folder, so that later processes only load it and never import Numba. A file is named after a hash of all that it is made
-of (sources, versions, target) and carries its own checksum; it is written atomically.
+of (sources, versions, machine, target) and carries its own checksum; it is written atomically.
 """
 
-import functools
 import hashlib
-import os
 import sys
+import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,46 +17,68 @@ import llvmlite.binding as llvm
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_with
+from gatedrnn.sequence.backends.cpu import availability, sources
+from gatedrnn.sequence.backends.cpu.once import once
 from gatedrnn.sequence.backends.cpu.target import Target
 
 _LOADED: list[Any] = []  # engines live as long as the process
 _SUM_BYTES = 32
+_TOLD = False
 EXTERNAL = ("tile", "strip", "configure", "keep", "restore")
-
-
-@functools.cache
-def _fingerprint() -> str:
-    """Of the sources of this folder and the versions of what compiles them."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    digest.update(f"{sys.version_info[:2]} {version('numba')} {version('llvmlite')}".encode())
-    return digest.hexdigest()
-
-
-@functools.cache
-def probe() -> None:
-    """Raises DataError if the cache folder cannot be written."""
-    path = cache_folder() / f".probe-{os.getpid()}"
-    write_with(path, lambda _: None)
-    path.unlink(missing_ok=True)
 
 
 def cached(name: str, target: Target, make: Callable[[], bytes]) -> bytes:
     """The object code called `name`: from the cache, or made and kept there.
 
-    A disk that is full keeps nothing: the code serves this process, and is made again in the next.
+    Where it cannot be kept, it serves this process, and is made again in the next.
+
+    Raises: BackendError: it is to be made, and its sources are no longer those this process imported.
     """
-    key = hashlib.sha256(f"{name} {target} {_fingerprint()}".encode()).hexdigest()[:24]
-    path = cache_folder() / f"{name}-{target.name}-{key}.o"
-    if path.is_file():
-        content = path.read_bytes()
-        if hashlib.sha256(content[_SUM_BYTES:]).digest() == content[:_SUM_BYTES]:
-            return content[_SUM_BYTES:]
-    code = make()
-    with suppress(DataError):
-        write_with(path, lambda file: file.write_bytes(hashlib.sha256(code).digest() + code))
+    try:
+        path = _path(name, target)
+        code = _read(path)
+    except DataError as error:
+        path = code = None
+        _not_kept(error)
+    if code is None:
+        availability.check_sources()
+        code = make()
+        availability.check_sources()
+        if path is not None:
+            _keep(path, code)
     return code
+
+
+def _path(name: str, target: Target) -> Path:
+    """Where it is kept. Raises: DataError: there is no cache folder."""
+    versions = f"{sys.version_info[:2]} {version('numba')} {version('llvmlite')}"
+    made_of = f"{name} {target} {llvm.get_process_triple()} {sys.maxsize} {versions} {sources.IMPORTED}"
+    return cache_folder() / f"{name}-{target.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:24]}.o"
+
+
+def _read(path: Path) -> bytes | None:
+    """What is kept there, if it is whole."""
+    try:
+        content = path.read_bytes()
+    except OSError:  # none; or it was removed or replaced just now, here or on another machine
+        return None
+    code = content[_SUM_BYTES:]
+    return code if hashlib.sha256(code).digest() == content[:_SUM_BYTES] else None
+
+
+def _keep(path: Path, code: bytes) -> None:
+    try:
+        write_with(path, lambda file: file.write_bytes(hashlib.sha256(code).digest() + code))
+    except (DataError, OSError) as error:
+        _not_kept(error)
+
+
+def _not_kept(error: Exception) -> None:
+    """Say so, once."""
+    global _TOLD
+    if not _TOLD:
+        _TOLD = True
+        warnings.warn(f"gatedrnn: every process compiles its kernels anew, which takes seconds: {error}", stacklevel=2)
 
 
 def load(code: bytes, symbol: str, target: Target) -> int:
@@ -132,14 +152,14 @@ def _retarget(text: str, target: Target) -> str:
     return "\n".join([triple, f'target datalayout = "{_machine(target).target_data}"', *kept])
 
 
-@functools.cache
+@once
 def _initialise() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
 
 
-@functools.cache
+@once
 def _machine(target: Target) -> Any:
     native = llvm.Target.from_triple(llvm.get_process_triple())
     return native.create_target_machine(

@@ -1,7 +1,6 @@
 """Which loop a cell runs on: its rows, its columns of gates, and the compiled entry points."""
 
 import array
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gatedrnn.sequence.backends.cpu import build, team
+from gatedrnn.sequence.backends.cpu.once import once
 from gatedrnn.sequence.backends.cpu.target import Target
 
 _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
@@ -101,34 +101,43 @@ _NAMES = {
 }
 
 
-@functools.cache
+@once
 def kernel(name: str, direction: str, target: Target, kind: str) -> Kernel:
     """The loop `direction` of cell kernel `name`, compiled now, or loaded from the cache.
 
     Args: kind: of products: f32, f64, or, all else in float32: bf16, split (nearly float32), small (weights in small forms).
-    Raises: ImportError: Numba is missing.
+    Raises: ImportError: Numba is missing. BackendError: it would be compiled from other files than this process imported.
     """
     team.link()
 
     def make() -> bytes:
-        from numba.core import types
+        from numba.core.compiler_lock import global_compiler_lock
 
-        from gatedrnn.sequence.backends.cpu.simd import Ptr
-        from gatedrnn.sequence.backends.cpu.tiles import tile_module
+        with global_compiler_lock:  # other threads may compile functions of their own
+            return _compiled(name, direction, target, kind)
 
-        function = _loop(name, direction)
-        real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
-        small = {"bf16": types.uint32, "split": types.int32, "small": types.uint8}
-        packed = Ptr(small[kind], target.lanes) if kind in small else real
-
-        def of(argument: str) -> Any:
-            if argument in _INTEGERS:
-                return types.intp
-            return Ptr(types.int64, 1) if argument in _POINTERS_TO_INT else packed if argument in _PACKED else real
-
-        kinds = [of(argument) for argument in inspect.signature(function).parameters]
-        return build.compile_entry(function, kinds, target, tile_module(target, "f32" if kind == "small" else kind))
-
-    names = tuple(_NAMES[direction].split())
     code = build.cached(f"{name}-{direction}-{kind}", target, make)
-    return Kernel(build.load(code, "entry", target), names)
+    return Kernel(build.load(code, "entry", target), tuple(_NAMES[direction].split()))
+
+
+def _compiled(name: str, direction: str, target: Target, kind: str) -> bytes:
+    from numba.core import types
+
+    from gatedrnn.sequence.backends.cpu.simd import Ptr
+    from gatedrnn.sequence.backends.cpu.tiles import tile_module
+
+    function = _loop(name, direction)
+    names = list(inspect.signature(function).parameters)
+    if names != _NAMES[direction].split():  # which is what later processes call it with
+        raise TypeError(f"{direction}: its loop takes {' '.join(names)}, called with {_NAMES[direction]}")
+    real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
+    small = {"bf16": types.uint32, "split": types.int32, "small": types.uint8}
+    packed = Ptr(small[kind], target.lanes) if kind in small else real
+
+    def of(argument: str) -> Any:
+        if argument in _INTEGERS:
+            return types.intp
+        return Ptr(types.int64, 1) if argument in _POINTERS_TO_INT else packed if argument in _PACKED else real
+
+    kinds = [of(argument) for argument in names]
+    return build.compile_entry(function, kinds, target, tile_module(target, "f32" if kind == "small" else kind))

@@ -6,14 +6,16 @@ forked child (whose pool is gone), a team has one thread.
 
 import array
 import ctypes
-import functools
 import os
 import sys
-from pathlib import Path
+import warnings
+from contextlib import suppress
 from typing import Any
 
 import llvmlite.binding as llvm
 import torch
+
+from gatedrnn.sequence.backends.cpu.once import once
 
 _FORKED = False
 
@@ -26,19 +28,22 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-@functools.cache
+@once
 def _openmp() -> Any:
-    """torch's GNU OpenMP library, or None."""
-    if not sys.platform.startswith("linux"):
-        return None
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.split()[-1]
-        if "gomp" in path and path.startswith("/"):
-            return ctypes.CDLL(path)
+    """The OpenMP library that torch's own calls go to, or None."""
+    if sys.platform.startswith("linux"):
+        for path in (None, torch._C.__file__):  # the order in which the linker looks for torch's symbols
+            with suppress(OSError):
+                library = ctypes.CDLL(path)
+                if hasattr(library, "GOMP_parallel"):
+                    return library
+    if torch.get_num_threads() > 1:
+        rest = "torch's threads are not those of GNU OpenMP. To use all cores, start several processes"
+        warnings.warn(f"gatedrnn: the kernels of recurrent layers run on one thread: {rest}", stacklevel=2)
     return None
 
 
-@functools.cache
+@once
 def link() -> None:
     """Make the three functions known to the kernels under our names."""
     library = _openmp()
