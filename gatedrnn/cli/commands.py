@@ -4,7 +4,7 @@ import json
 import math
 import os
 import shutil
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from gatedrnn.cli.gates import gates  # noqa: F401 - a command, found here by na
 from gatedrnn.cli.parsing import eval_parsing, parse  # noqa: F401 - commands, found here by name
 from gatedrnn.cli.surprisal import surprisal  # noqa: F401 - likewise
 from gatedrnn.cli.syntax import eval_syntax  # noqa: F401 - likewise
-from gatedrnn.cli.text import STATES
+from gatedrnn.cli.text import GO_ON, INTERRUPTED, STATES
 from gatedrnn.core.config import from_dict
-from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import (
     EOS,
     Corpus,
@@ -27,6 +27,7 @@ from gatedrnn.data import (
     find_splits,
     write_corpus,
 )
+from gatedrnn.data.text import rereadable
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.training.run import CHECKPOINT_FOLDER, TOKENS_FOLDER, VOCABULARY_FILE, Run, load_run
 
@@ -43,7 +44,7 @@ def train(options: Options) -> int:
     chosen = {key.removeprefix(prefix) for key in options.given if key.startswith(prefix)}
     if asked and chosen:  # the parser filled the others in: they are the cell's to choose
         sections["model"]["gates"] = {key: value for key, value in asked.items() if key in chosen}
-    config = from_dict(RunConfig, sections, "")
+    config = _absolute(from_dict(RunConfig, sections, ""))
     data = config.data.folder
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
@@ -54,14 +55,27 @@ def train(options: Options) -> int:
     else:
         if not there and not options.given:
             raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
-        config = continued(out, config, options.given) if there else config
+        config = _absolute(continued(out, config, options.given)) if there else config
+    if not there:
+        config.model.check_used(options.given)
     existed = out.exists()
     try:
         return _train(config, out, options)
-    except (GatedRNNError, KeyboardInterrupt):
-        if not existed and not (out / WEIGHTS_FILE).exists() and _rank() == 0:
+    except BaseException as error:  # whatever stops it: no half-written run stays
+        begun = (out / WEIGHTS_FILE).exists()
+        if not existed and not begun and _rank() == 0:
             shutil.rmtree(out, ignore_errors=True)
+        if begun and isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(GO_ON) from None
         raise
+
+
+def _absolute(config: Any) -> Any:
+    """The configuration with its paths absolute, so that a run can be gone on with from another folder."""
+    data = config.data
+    known = {name: getattr(data, name) for name in ("folder", "tokenizer") if getattr(data, name) is not None}
+    absolute = {name: str(Path(path).absolute()) for name, path in known.items()}
+    return replace(config, data=replace(data, **absolute))
 
 
 def _rank() -> int:
@@ -91,7 +105,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
     with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs) as display:
         outcome = run_training(config, corpus, out, display, resume=options.resume)
     if _rank() > 0:
-        return int(outcome.stopped == "interrupted")
+        return INTERRUPTED if outcome.stopped == "interrupted" else 0
     run = load_run(out)
     scores: dict[str, Any] = {"run": str(out), **asdict(outcome)}
     if "test" in corpus.files and outcome.stopped != "interrupted":
@@ -103,7 +117,10 @@ def _train(config: Any, out: Path, options: Options) -> int:
         best = outcome.best_valid_perplexity
         valid = "not yet validated" if best is None else f"best valid perplexity {best:.2f}{test}"
         console.print(f"{outcome.stopped}: {valid}; the run is in {out}", highlight=False, soft_wrap=True)
-    return int(outcome.stopped == "interrupted")
+    if outcome.stopped != "interrupted":
+        return 0
+    console.print(GO_ON, highlight=False, soft_wrap=True)
+    return INTERRUPTED
 
 
 def evaluate(options: Options) -> None:
@@ -113,7 +130,7 @@ def evaluate(options: Options) -> None:
 
     cache, dynamic = _chosen(options, "cache", Cache), _chosen(options, "dynamic", Dynamic)
     run = load_run(options.run)
-    path = Path(options.data)
+    path: Any = rereadable(options.data)
     corpus = Corpus({"text": path}, run.vocabulary, empty_lines=run.config.data.empty_lines)
     result = _evaluate(run, corpus["text"], options.batch_size, reset=options.reset, cache=cache, dynamic=dynamic)
     found: dict[str, Any] = asdict(result)

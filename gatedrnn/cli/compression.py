@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gatedrnn.cli.text import GO_ON, INTERRUPTED
 from gatedrnn.core.checks import positive_int, positive_number
-from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json, write_text, write_with
 from gatedrnn.data import Corpus, find_splits
+from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_tensors
 from gatedrnn.studies.compression import Projection, Scheme, compressed, published
@@ -33,6 +36,7 @@ from gatedrnn.training.run import (
     load_runs,
 )
 
+_FILES = (CONFIG_FILE, VOCABULARY_FILE, TOKENIZER_FILE, WEIGHTS_FILE)
 COMPRESSION_FILE = "compression.json"
 _WHOLE = ("bf16", "int8", "int4")
 """Methods for every weight, that the table has besides the published ones."""
@@ -42,6 +46,7 @@ _TIMED_TOKENS = {1: 2_000, 64: 60_000}
 
 def compress(options: Any) -> int:
     """`gatedrnn compress`."""
+    _check_used(options)
     if options.table:
         _table(options)
         return 0
@@ -59,18 +64,38 @@ def compress(options: Any) -> int:
     with console.status(f"measuring {folder}"):
         before = _measured(run, folder, tokens)
     if options.retrain and not _retrain(run, scheme, options, out):
-        return 1
+        return INTERRUPTED
     with console.status(f"compressing {folder}"):
         after = _compressed(run, scheme, options, tokens)
     record: dict[str, Any] = {
         f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
     }
     write_json(out / COMPRESSION_FILE, {"method": options.method, "from": str(folder), **record})
+    if record["bytes_after"] >= record["bytes_before"]:
+        told = "larger than before: compress the run that it was made of, or by a smaller method"
+        print(f"gatedrnn: {out} is {told}", file=sys.stderr)
     if options.json:
         print(json.dumps(record))
     else:
         _print(record, out)
     return 0
+
+
+def _check_used(options: Any) -> None:
+    """Raises ArgumentError if an option is given that this method, or the table, does not read."""
+    readers = {"step": ("round", "clip"), "clip": ("clip",), "rank": ("svd",)}
+    for name in ("method", "gates", "weights", "step", "clip", "rank", "retrain", "learning_rate", "resume"):
+        value, option = options[name], f"--{name.replace('_', '-')}"
+        if value in (None, False, 0):
+            continue
+        if options.table:
+            raise ArgumentError("compress", "takes --table or options of one method", option, "Drop one of them")
+        if name in readers and options.method not in readers[name]:
+            got = f"{value} with --method {options.method}"
+            raise ArgumentError(f"compress {option}", f"is read by {' and '.join(readers[name])} only", got, "Drop it")
+        if name in ("learning_rate", "resume") and not options.retrain:
+            advice = f"Add --retrain EPOCHS, or drop {option}"
+            raise ArgumentError(f"compress {option}", "needs --retrain", "none", advice)
 
 
 def _compressed(run: Run, scheme: Scheme, options: Any, tokens: np.ndarray | None) -> dict[str, Any]:
@@ -80,11 +105,16 @@ def _compressed(run: Run, scheme: Scheme, options: Any, tokens: np.ndarray | Non
         save_tensors(out, compressed(load_run(out).model, scheme))
         shutil.rmtree(out / CHECKPOINT_FOLDER, ignore_errors=True)
         return _measured(load_run(out), out, tokens)
-    _write(run, run.folder, out, scheme)
+    existed = out.exists()
     try:
+        _write(run, run.folder, out, scheme)
         return _measured(load_run(out), out, tokens)
-    except GatedRNNError:
-        shutil.rmtree(out, ignore_errors=True)
+    except BaseException:  # whatever stops it: no half-written run stays
+        if existed:
+            for name in _FILES:
+                (out / name).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(out, ignore_errors=True)
         raise
 
 
@@ -123,7 +153,7 @@ def _retrain(run: Run, scheme: Scheme, options: Any, out: Path) -> bool:
         config = replace(run.config, training=training)
         outcome = train(config, corpus, out, display, resume=options.resume, weights=weights, project=project)
     if outcome.stopped == "interrupted":
-        console.print(f"interrupted: the same command with --resume goes on in {out}", highlight=False, soft_wrap=True)
+        console.print(f"interrupted: {GO_ON} in {out}", highlight=False, soft_wrap=True)
     return outcome.stopped != "interrupted"
 
 
@@ -132,7 +162,8 @@ def _scheme(options: Any) -> Scheme:
     if options.learning_rate is not None:
         positive_number("compress.learning_rate", options.learning_rate)
     gates = None if options.gates is None else tuple(name.strip() for name in options.gates.split(","))
-    return Scheme(options.method, gates, options.weights, options.step, options.clip, options.rank)
+    given = {name: options[name] for name in ("step", "clip", "rank") if options[name] is not None}
+    return Scheme(options.method, gates, options.weights, **given)
 
 
 def _tokens(run: Run, options: Any) -> np.ndarray | None:
@@ -143,13 +174,14 @@ def _tokens(run: Run, options: Any) -> np.ndarray | None:
             path = find_splits(run.config.data.folder or run.folder / "text")["valid"]
         except DataError:
             return None
-    return Corpus({"text": Path(path)}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
+    text: Any = rereadable(str(path))
+    return Corpus({"text": text}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
 
 
 def _write(run: Run, folder: Path, out: Path, scheme: Scheme) -> None:
     """A run's folder with its weights in a small form; the weights last, so that a run is whole or none."""
     kept = compressed(run.model, scheme)
-    for name in (CONFIG_FILE, VOCABULARY_FILE, TOKENIZER_FILE):
+    for name in _FILES[:-1]:
         if (folder / name).exists():
             write_text(out / name, (folder / name).read_text(encoding="utf-8"))
     save_tensors(out, kept)
@@ -184,8 +216,6 @@ def _speed(run: Run, tokens: np.ndarray, batch_size: int) -> float:
 
 def _table(options: Any) -> None:
     """Every published scheme, and a deployer's, for every run."""
-    if options.method is not None:
-        raise ArgumentError("compress", "takes --method or --table", f"--method {options.method}", "Drop one of them")
     rows = [row for run in load_runs(options.run) for row in _rows(run, options)]
     if options.out:
         write_json(Path(options.out) / "table.json", rows)

@@ -14,8 +14,10 @@ from rich.table import Table
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json, write_with
 from gatedrnn.data import EOS, Corpus
+from gatedrnn.data.text import rereadable
 from gatedrnn.training.run import Run, load_runs
 
+_STRETCHES = 20
 _KINDS = ("pdf", "png", "svg")
 
 
@@ -29,12 +31,17 @@ def gates(options: Any) -> None:
         raise ArgumentError("gates", f"takes 1 to {len(COLORS)} runs", len(names), "Name fewer")
     if not options.data and not options.sentence:
         raise ArgumentError("gates", "needs --data FILE or --sentence TEXT", "neither", "Try --data valid.txt")
+    for name, needed in (("batch_size", "data"), ("mapping", "sentence")):
+        if options[name] is not None and not options[needed]:
+            option = f"--{name.replace('_', '-')}"
+            raise ArgumentError(f"gates {option}", f"needs --{needed}", "none", f"Add --{needed}, or drop {option}")
     empty = [sentence for sentence in options.sentence or () if not sentence.split()]
     if empty:
         raise ArgumentError(
             "--sentence", "must have at least one word", repr(empty[0]), "Write --sentence 'a few words'"
         )
     runs = dict(zip(names, load_runs(options.run), strict=True))
+    options.data = rereadable(options.data) if options.data else None
     record = {
         name: {"layers": _layers(run, options), "sentences": _sentences(run, options)} for name, run in runs.items()
     }
@@ -61,12 +68,10 @@ def _layers(run: Run, options: Any) -> list[dict[str, Any]]:
 
     if not options.data:
         return []
-    tokens = Corpus({"text": Path(options.data)}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
+    size = _STRETCHES if options.batch_size is None else options.batch_size
+    tokens = Corpus({"text": options.data}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
     with Console(stderr=True, quiet=options.json).status(f"reading {len(tokens):,} tokens with {run.folder}"):
-        return [
-            asdict(layer)
-            for layer in collect(run.model, tokens, run.vocabulary.ids[EOS], batch_size=options.batch_size)
-        ]
+        return [asdict(layer) for layer in collect(run.model, tokens, run.vocabulary.ids[EOS], batch_size=size)]
 
 
 def _sentences(run: Run, options: Any) -> list[dict[str, Any]]:

@@ -1,5 +1,10 @@
-"""`gatedrnn COMMAND`: one parser, one place where errors become one line and an exit code (0 done, 1 error, 2 usage)."""
+"""`gatedrnn COMMAND`: one parser, one place where errors become one line and an exit code.
 
+0 done, 1 error, 2 usage, 130 interrupted.
+"""
+
+import argparse
+import errno
 import os
 import re
 import shlex
@@ -10,31 +15,51 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace  # pyright: ignore[reportPrivateImportUsage]
+from jsonargparse import ArgumentParser, Namespace, set_loader  # pyright: ignore[reportPrivateImportUsage]
 
 import gatedrnn
 from gatedrnn.cli.options import COMMANDS
+from gatedrnn.cli.text import INTERRUPTED, check_folder
 from gatedrnn.core.checks import nearest
-from gatedrnn.core.errors import GatedRNNError
-from gatedrnn.core.files import read_yaml
+from gatedrnn.core.errors import ArgumentError, GatedRNNError
+from gatedrnn.core.files import parse_yaml, read_yaml
+from gatedrnn.data.text import rereadable
+
+_LONGEST_VALUE = 4096  # characters of an option that is no text: YAML's C parser crashes on deep nesting
+_LONGEST_MESSAGE = 1000
+_READING = "gatedrnn"  # our own mode of reading values: YAML in bounded time
 
 
 class _Parser(ArgumentParser):
     """Reports a usage error in one line, an unknown option with the nearest known one."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # the library too makes some, for mappings
+        super().__init__(*arguments, **{"parser_mode": _READING, "allow_abbrev": False} | options)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the message in one line, and exit with 2."""
         if isinstance(ex, GatedRNNError):
             raise ex
-        flat = " ".join(str(message).split())
+        flat = _short(" ".join(str(message).split()))
         unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", flat)
         if unknown:
             flat += f". {nearest(unknown[1], self._option_string_actions)}"
         print(f"gatedrnn: usage: {flat} (see gatedrnn --help)", file=sys.stderr)
         sys.exit(2)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        kind = getattr(action, "_typehint", str)
+        longest = 0 if kind in (str, str | None) else max(map(len, arg_strings), default=0)
+        if longest > _LONGEST_VALUE:
+            self.error(f"argument {action.dest}: at most {_LONGEST_VALUE:,} characters; got {longest:,}")
+        if action.nargs is None and arg_strings == ["--"]:  # of --option=--, which argparse drops before Python 3.13
+            arg_strings = ["--", "--"]
+        return super()._get_values(action, arg_strings)  # type: ignore[misc]
+
 
 def build_parser() -> ArgumentParser:
     """The parser of every command."""
+    set_loader(_READING, parse_yaml, (yaml.YAMLError,))
     parser = _Parser(
         prog="gatedrnn",
         description="Gated recurrent networks: train them on plain text, read trees off their gates.",
@@ -50,7 +75,7 @@ def build_parser() -> ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Returns: 0, or 1 on an error; usage errors exit with 2."""
+    """Run a command. Returns: 0, 1 on an error, 130 if it was interrupted; usage errors exit with 2."""
     given = sys.argv[1:] if arguments is None else arguments
     code = report_errors(lambda: _dispatch(given))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # gloo's threads may deadlock or abort while the interpreter ends
@@ -61,16 +86,44 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report_errors(run: Callable[[], int]) -> int:
-    """What `run` returns; an error of ours as one line, and 1."""
+    """What `run` returns; an error of ours, of the output or of memory as one line, and 1; 130 on Ctrl-C."""
     try:
-        return run()
+        try:
+            return run()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except GatedRNNError as error:
-        print(f"gatedrnn: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("gatedrnn: interrupted", file=sys.stderr)
-    except BrokenPipeError:
-        sys.stderr.close()
+        _say(str(error))
+    except KeyboardInterrupt as stop:
+        _say(": ".join(["interrupted", *map(str, stop.args)]))
+        return INTERRUPTED
+    except OSError as error:  # files that we read and write have errors of their own: this is the output's, or a path's
+        _drop_output()
+        if error.errno != errno.EPIPE:
+            place = "standard output" if error.filename is None else error.filename
+            _say(f"{place}: must be writable; got {error.strerror or error}. Free some space, or choose another place.")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):  # PyTorch has no class for it
+            raise
+        _say("memory: must hold the model and its batches; got too little. Choose smaller sizes.")
     return 1
+
+
+def _say(text: str) -> None:
+    print(f"gatedrnn: {_short(' '.join(text.splitlines()))}", file=sys.stderr)
+
+
+def _short(text: str) -> str:
+    return (
+        text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE // 2]} … {text[-_LONGEST_MESSAGE // 2 :]}"
+    )
+
+
+def _drop_output() -> None:
+    """Let nobody try again to write what could not be written."""
+    with suppress(OSError, ValueError):  # no file at all, in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _data_folder(arguments: list[str]) -> list[str]:
@@ -78,41 +131,67 @@ def _data_folder(arguments: list[str]) -> list[str]:
     return [f"--data.folder{a[6:]}" if a == "--data" or a.startswith("--data=") else a for a in arguments]
 
 
-def _given(arguments: list[str]) -> set[str]:
-    """The configuration's keys that the command line sets, those in `--config` too.
+def _given(arguments: list[str]) -> tuple[list[str], set[str], list[Any]]:
+    """Arguments whose files can be read again, the configuration's keys that they set (in `--config` too), and those files.
 
-    Reads that file strictly, so that a wrong key is named with the nearest known one.
+    Reads the files strictly, so that a wrong key is named with the nearest known one.
     """
     from gatedrnn.training.config import read_run_config
 
-    keys = set()
+    again, keys, files = list(arguments), set(), list[Any]()
     for k, argument in enumerate(arguments):
-        name, _, value = argument.partition("=")
-        value = value or (arguments[k + 1] if k + 1 < len(arguments) else "")
-        if name == "--config":
-            path = Path(value)
-            read_run_config(path)
-            sections = read_yaml(path) or {}
-            keys |= {f"{section}.{key}" for section, values in sections.items() for key in values or ()}
-            keys |= {f"model.gates.{key}" for key in (sections.get("model") or {}).get("gates") or ()}
-        elif name.startswith(("--data.", "--model.", "--training.")):
+        name, equals, value = argument.partition("=")
+        if not equals:
+            value = arguments[k + 1] if k + 1 < len(arguments) else ""
+        if name == "--config" and value:
+            files.append(rereadable(value))
+            read_run_config(files[-1])
+            keys |= _keys("", read_yaml(files[-1]))
+            again[k if equals else k + 1] = ("--config=" if equals else "") + os.fspath(files[-1])
+        elif name in ("--model", "--training", "--model.gates"):
+            keys |= _keys(f"{name[2:]}.", _mapping(value))
+        if name.startswith(("--data.", "--model.", "--training.")):
             keys.add(name[2:])
-        if name == "--model.gates":
-            with suppress(yaml.YAMLError):  # the parser refuses it
-                gates = yaml.safe_load(value)
-                keys |= {f"model.gates.{key}" for key in gates} if isinstance(gates, dict) else set()
-    return keys
+    return again, {key for key in keys if "." in key}, files
+
+
+def _keys(prefix: str, values: Any) -> set[str]:
+    """Keys of a mapping and of those in it; none of what is no mapping."""
+    each = values.items() if isinstance(values, dict) else ()
+    return {f"{prefix}{key}" for key, _ in each}.union(*(_keys(f"{prefix}{key}.", value) for key, value in each))
+
+
+def _mapping(value: str) -> Any:
+    """What a section's option holds: a mapping, or the file of one."""
+    with suppress(yaml.YAMLError):  # the parser refuses it
+        values = parse_yaml(value)
+        return read_yaml(Path(values)) if isinstance(values, str) else values
+
+
+def _parsed(arguments: list[str]) -> Any:
+    parser = build_parser()
+    try:
+        return parser.parse_args(arguments)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, GatedRNNError):
+            raise
+        parser.error(f"an option cannot be read: {error}")  # what the library's YAML lets through: --words '!!int x'
 
 
 def _dispatch(arguments: list[str]) -> int:
-    given: set[str] = set()
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise ArgumentError("arguments", "must be UTF-8", ascii(argument), "Rename the file, or mend the text")
+    given = set[str]()
     if arguments[:1] == ["train"]:
-        arguments = _data_folder(arguments)
-        given = _given(arguments)
-    parsed: Any = build_parser().parse_args(arguments)
+        arguments, given, _files = _given(_data_folder(arguments))  # files that are kept as long as `_files` is
+    parsed = _parsed(arguments)
     options: Namespace = parsed[parsed.command]
     options["given"] = given
     options["said"] = shlex.join(["gatedrnn", *arguments])
+    for name in ("out", "svg"):
+        if options.get(name) is not None:
+            check_folder(f"--{name}", options[name])
     from gatedrnn.cli import commands
 
     function = getattr(commands, parsed.command.replace("-", "_"))

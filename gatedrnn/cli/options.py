@@ -47,7 +47,9 @@ def _text_argument(parser: ArgumentParser) -> None:
 
 def _evaluate(parser: ArgumentParser) -> None:
     _run_argument(parser)
-    parser.add_argument("--data", metavar="FILE", required=True, help="text, one sentence a line, .gz too")
+    parser.add_argument(
+        "--data", metavar="FILE", required=True, help="text, one sentence a line, .gz too; - for standard input"
+    )
     parser.add_argument(
         "--batch-size", type=int, default=1, help="1 is exact; more is faster, each stretch starts afresh"
     )
@@ -169,7 +171,7 @@ def _gates(parser: ArgumentParser) -> None:
         "--sentence", metavar="TEXT", action="append", help="repeatable: average gates at each word of it"
     )
     parser.add_argument("--out", metavar="DIR", default="gatedrnn-gates", help="folder for figures and gates.json")
-    parser.add_argument("--batch-size", type=int, default=20, help="stretches of the text read side by side")
+    parser.add_argument("--batch-size", type=int | None, help="stretches of the text read side by side [20]")
     _mapping_option(parser, "[the run's], in --sentence")
 
 
@@ -183,8 +185,8 @@ def _compress(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--weights", choices=WEIGHTS, help="recurrent: those of the layers; all: embedding and decoder too"
     )
-    parser.add_argument("--step", type=float, default=0.2, help="of round and clip")
-    parser.add_argument("--clip", type=float, default=0.4, help="largest weight of clip")
+    parser.add_argument("--step", type=float | None, help="of round and clip [0.2]")
+    parser.add_argument("--clip", type=float | None, help="largest weight of clip [0.4]")
     parser.add_argument("--rank", type=int | None, help="of svd [128 of 1,150 units, in proportion]")
     parser.add_argument(
         "--data", metavar="FILE", type=str | None, help="text to measure on [the run's validation text]"

@@ -1,7 +1,9 @@
 """`gatedrnn parse` and `gatedrnn eval-parsing`: trees off a run's master gates, and their scores."""
 
 import json
+import sys
 from collections.abc import Iterator
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from gatedrnn.cli.scores import print_scores, shown, write_report
 from gatedrnn.cli.text import nothing
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_text
-from gatedrnn.data import read_sentences, read_treebank
+from gatedrnn.data import read_lines, read_treebank
 from gatedrnn.training.run import Run, load_run, load_runs
 from gatedrnn.trees import ALGORITHMS, Gold, gold_tree, sentence_f1
 
@@ -26,22 +28,25 @@ _WIDEST = 200  # words of a sentence drawn by `parse --svg`
 
 def parse(options: Options) -> None:
     """`gatedrnn parse`."""
-    from gatedrnn.studies.parsing import default_layer, layer_named, parse_sentences
+    from gatedrnn.studies.parsing import Parse, default_layer, layer_named, parse_sentences
 
     run = load_run(options.run)
     layer = default_layer(run.model) if options.layer is None else layer_named(options.layer)
     how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm}
     how["mapping"] = options.mapping or run.config.data.mapping
     found = False
-    parses = parse_sentences(run.model, run.vocabulary, (words for _, words in read_sentences(options.file)), **how)
-    for number, parsed in enumerate(parses, 1):
-        found = True
+    lines, again = tee(line.split() for _, line in read_lines(options.file))
+    parses = parse_sentences(run.model, run.vocabulary, filter(None, again), **how)
+    for number, words in enumerate(lines, 1):  # a line without a word has an empty tree: lines in are lines out
+        parsed = next(parses) if words else Parse([], [], options.algorithm)
+        found = found or bool(words)
+        tree = parsed.brackets if words else ""
         if options.json:
-            record = {"words": parsed.words, "tree": parsed.brackets, "distances": parsed.distances}
+            record = {"words": parsed.words, "tree": tree, "distances": parsed.distances}
             print(json.dumps(record | how, ensure_ascii=False))
         else:
-            print(parsed.brackets)
-        if options.svg:
+            print(tree)
+        if options.svg and words:
             _draw(Path(options.svg) / f"{number:05d}.svg", parsed)
     if not found:
         raise nothing(options.file)
@@ -222,6 +227,7 @@ def _draw(path: Path, parsed: Any) -> None:
     import svgling
 
     if len(parsed.words) > _WIDEST:
-        got, advice = f"{len(parsed.words)} words", "Shorten it, or drop --svg"
-        raise ArgumentError(f"parse --svg {path.name}", f"draws sentences of at most {_WIDEST} words", got, advice)
+        told = f"not drawn, {len(parsed.words):,} words; at most {_WIDEST} are drawn"
+        print(f"gatedrnn: {path.name}: {told}", file=sys.stderr)
+        return
     write_text(path, svgling.draw_tree(parsed.tree).get_svg().tostring())

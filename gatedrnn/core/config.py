@@ -47,22 +47,12 @@ def _convert(hint: Any, value: Any, owner: str) -> Any:
         if not isinstance(value, list | tuple):
             raise ArgumentError(owner, "must be a list", repr(value), "Write [300, 300]")
         return tuple(_convert(get_args(hint)[0], entry, owner) for entry in value)
-    if hint is float and isinstance(value, str):
-        value = _number(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         names = {int: "an integer", float: "a number", str: "a word", bool: "true or false"}
         raise ArgumentError(owner, f"must be {names.get(hint, hint)}", repr(value), "Change the value")
     return value
-
-
-def _number(text: str) -> float | str:
-    """YAML reads 1e-3 as a word; a person means a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _plain(value: Any) -> Any:

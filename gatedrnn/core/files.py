@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
+import yaml.constructor
 
 from gatedrnn.core.errors import ConfigError, DataError
 
@@ -46,10 +48,67 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+class _Yaml(yaml.SafeLoader):
+    """YAML 1.1 with 1e-3 as a number and dates as words; a value that is not of its tag (`!!int x`) is an error with its line."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, form) for tag, form in found if not tag.endswith(":timestamp")]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """The value of a node."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a value that is no {kind}", node.start_mark
+            ) from error
+
+
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+$"), list("-+0123456789"))
+
+_LONGEST_YAML = 1 << 18  # characters
+_DEEPEST_YAML = 32  # levels
+_LARGEST_YAML = 10_000  # values, those behind aliases counted each time
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML safely, in bounded time and memory. Raises: YAMLError: malformed, or too long, deep or large for settings."""
+    if len(text) > _LONGEST_YAML:
+        raise yaml.MarkedYAMLError(problem=f"more than {_LONGEST_YAML:,} characters")
+    sizes: dict[str, int] = {}
+    open_: list[list[Any]] = [[None, 0]]  # collections that are not complete: anchor, and values so far
+    for event in yaml.parse(text, _Yaml):
+        anchor, size, problem = getattr(event, "anchor", None), 0, ""
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append([anchor, 1])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = open_.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            size = 1
+        elif isinstance(event, yaml.AliasEvent) and anchor in sizes:
+            size = sizes[anchor]
+        elif isinstance(event, yaml.AliasEvent):
+            problem = f"*{anchor}, which is not defined before it"
+        if size and anchor is not None:
+            sizes[anchor] = size
+        open_[-1][1] += size
+        if len(open_) > _DEEPEST_YAML:
+            problem = f"more than {_DEEPEST_YAML} levels"
+        elif open_[-1][1] > _LARGEST_YAML:
+            problem = f"more than {_LARGEST_YAML:,} values"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+    return yaml.load(text, _Yaml)
+
+
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file safely. Raises: ConfigError: missing or malformed, with the line."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as stream:
+            return parse_yaml(stream.read(_LONGEST_YAML + 1))
     except OSError as error:
         raise ConfigError(str(path), "must be a readable file", error.strerror, "Check the path") from error
     except UnicodeDecodeError as error:

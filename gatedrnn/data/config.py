@@ -42,6 +42,9 @@ class DataConfig:
     words: str = "ptb"
 
     def __post_init__(self) -> None:
+        for name in ("folder", "tokenizer"):
+            if getattr(self, name) == "":
+                raise ArgumentError(f"data.{name}", "must be a path", "an empty one", "Name one, or leave it out")
         one_of("data.level", self.level, LEVELS)
         one_of("data.empty_lines", self.empty_lines, EMPTY_LINES)
         one_of("data.mapping", self.mapping, MAPPINGS)

@@ -5,6 +5,7 @@ A token array is one int32 a token, `<eos>` after each sentence. Empty lines hol
 """
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,8 +33,10 @@ def find_splits(folder: Path | str) -> dict[str, Path]:
     found = {}
     for split, stems in SPLITS.items():
         names = [f"{stem}.txt{end}" for stem in stems for end in ("", ".gz")]
-        present = [folder / name for name in names if (folder / name).is_file()]
+        present = [folder / name for name in names if os.path.lexists(folder / name)]
         if present:
+            if not present[0].is_file():
+                raise DataError(str(present[0]), "must be a file", "something else", "Restore it, or remove it")
             found[split] = present[0]
         elif split != "test":
             there = ", ".join(sorted(p.name for p in folder.iterdir())[:5]) or "an empty folder"

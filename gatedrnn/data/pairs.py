@@ -40,7 +40,11 @@ def read_pairs(path: Path | str) -> Iterator[MinimalPair]:
         place = f"{path}:{number}"
         try:
             record = json.loads(line)
-        except ValueError as error:
+            json.dumps(record, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            got = f"a lone surrogate, {error.object[error.start]!a}"
+            raise DataError(place, "must be Unicode text", got, "Mend this line") from error
+        except (ValueError, RecursionError) as error:
             raise DataError(place, "must be a JSON object", repr(line[:40]), "Is it a file of JSON lines?") from error
         if not isinstance(record, dict):
             raise DataError(place, "must be a JSON object", repr(line[:40]), "Is it a file of JSON lines?")

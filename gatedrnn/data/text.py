@@ -1,38 +1,82 @@
 """Reading UTF-8 text, plain or gzip, line by line in constant memory."""
 
+import errno
 import gzip
 import io
+import stat
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO, final
 
 from gatedrnn.core.errors import DataError
 
 _BATCH_BYTES = 1 << 18
+_LONGEST_LINE = 1 << 28  # bytes: what unpacks to more without a line's end is no text
 
 
-def read_lines(path: Path | str) -> Iterator[tuple[int, str]]:
+@final
+class Kept:
+    """A text that can be read only once, as a pipe can, kept in a temporary file to be read again; it is named as before.
+
+    Args: name: `-` for standard input, or a path.
+    Raises: DataError: as `read_lines`, or there is no room for it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        try:
+            self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            self._path = Path(self._folder.name) / "text"
+            with self._path.open("w", encoding="utf-8", newline="\n") as stream:
+                stream.writelines(f"{line}\n" for _, line in read_lines(name))
+        except OSError as error:
+            place, reason = tempfile.gettempdir(), error.strerror or str(error)
+            raise DataError(place, "must have room for the text", reason, "Free some space, or set TMPDIR") from error
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __fspath__(self) -> str:
+        return str(self._path)
+
+    def open(self, *how: Any, **options: Any) -> IO[Any]:
+        """The text from its beginning, as `Path.open`."""
+        return self._path.open(*how, **options)
+
+
+def rereadable(path: str) -> Path | Kept:
+    """The path of a text that will be read several times; what can be read only once is kept. Raises: as `Kept`."""
+    try:
+        once = path == "-" or stat.S_IFMT(Path(path).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR)
+    except (OSError, ValueError):  # the reader says what is wrong
+        once = False
+    return Kept(path) if once else Path(path)
+
+
+def read_lines(path: Path | Kept | str) -> Iterator[tuple[int, str]]:
     """Lines of a text file as (number from 1, text without line ending); "-" reads standard input.
 
     Handles `.gz`, a byte-order mark, CRLF and a missing final newline.
 
-    Raises: DataError: the file is missing, a folder, unreadable, not gzip, or not UTF-8 text (with the line).
+    Raises: DataError: the file is missing, a folder, unreadable, not gzip, or not UTF-8 text in lines (with the line).
     """
-    name = str(path)
-    with _reading(name) as stream:
-        for number, raw in enumerate(stream, 1):
+    name, number = str(path), 0
+    with _reading(path) as stream:
+        while raw := _line(name, number + 1, stream):
+            number += 1
             yield number, _decode(name, number, raw)
 
 
-def read_batches(path: Path | str) -> Iterator[list[str]]:
+def read_batches(path: Path | Kept | str) -> Iterator[list[str]]:
     """Lines as `read_lines` gives them, a few thousand at a time: for whole corpora. Raises as `read_lines`."""
     name, first = str(path), 1
-    with _reading(name) as stream:
+    with _reading(path) as stream:
         while raw := stream.read(_BATCH_BYTES):
-            lines = _decode_lines(name, first, raw + stream.readline())
+            lines = _decode_lines(name, first, raw + _line(name, first + raw.count(b"\n"), stream))
             yield lines
             first += len(lines)
 
@@ -46,19 +90,34 @@ def read_sentences(path: Path | str) -> Iterator[tuple[int, list[str]]]:
 
 
 @contextmanager
-def _reading(name: str) -> Iterator[BinaryIO]:
+def _reading(path: Path | Kept | str) -> Iterator[BinaryIO]:
     try:
-        with _open(name) as stream:
+        with _open(path) as stream:
             yield stream
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        if isinstance(error, DataError):
+            raise
         reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(name, "must be a readable file", reason, "Check the path") from error
+        raise DataError(str(path), "must be a readable file", reason, "Check the path") from error
 
 
-def _open(name: str) -> BinaryIO:
+def _open(path: Path | Kept | str) -> BinaryIO:
+    if isinstance(path, Kept):
+        return path.open("rb")  # type: ignore[return-value]
+    name = str(path)
     if name == "-":
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
         return io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
     return gzip.open(name, "rb") if name.endswith(".gz") else Path(name).open("rb")  # type: ignore[return-value]
+
+
+def _line(name: str, number: int, stream: BinaryIO) -> bytes:
+    raw = stream.readline(_LONGEST_LINE)
+    if len(raw) == _LONGEST_LINE:
+        got, advice = f"a line of {_LONGEST_LINE >> 20} MiB or more", "Break it into lines"
+        raise DataError(f"{name}:{number}", "must be text in lines", got, advice)
+    return raw
 
 
 def _decode_lines(name: str, first: int, raw: bytes) -> list[str]:

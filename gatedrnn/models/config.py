@@ -1,6 +1,7 @@
 """What a language model is made of."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gatedrnn.cells import CELLS
@@ -77,6 +78,25 @@ class LanguageModelConfig:
         if not isinstance(gates, dict) or cell not in CELLS:
             return values
         return {**values, "gates": to_dict(CELLS[cell].gates) | gates}
+
+    def check_used(self, given: Collection[str]) -> None:
+        """Check that what a person set has a use.
+
+        Args: given: keys ("model.chunk_size") that were set; one with its default as value may stand, as in a run's own file.
+        Raises: ArgumentError: an option of another cell, or a perturbation of gates where the cell has none to perturb.
+        """
+        own, default = CELLS[self.cell], LanguageModelConfig()
+        others = {name for cell in CELLS for name in CELLS[cell].options} - set(own.options)
+        for name in sorted(others):
+            value = getattr(self, name, None)
+            if f"model.{name}" in given and value != getattr(default, name, None):
+                able = ", ".join(cell for cell in CELLS if name in CELLS[cell].options)
+                rule = f"is read by {able} only"
+                raise ArgumentError(f"model.{name}", rule, f"{value!r} with cell={self.cell}", "Leave it out")
+        asked = any(key.startswith("model.gates") for key in given) and self.gates not in (None, own.gates)
+        if asked and not own.make_spec(1).perturbed(replace(self.gates or own.gates, names=None)):
+            got = f"{self.gates} with cell={self.cell}"
+            raise ArgumentError("model.gates", "needs a cell with gates to perturb", got, "Leave it out")
 
     def cell_options(self) -> dict[str, Any]:
         """The options that this cell reads; one that no field is named after keeps the cell's own default."""

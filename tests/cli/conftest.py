@@ -28,7 +28,8 @@ def work(tmp_path_factory):
     write_corpus(folder / "text", seed=1, train=150, valid=25, test=25)
     (folder / "trained.json").write_text(_trained(folder, "run", {"min_count": 1}))
     _trained(folder, "other", {"min_count": 1}, "--training.seed", 2)
-    _trained(folder, "lstm", {"min_count": 1}, "--model.cell", "lstm", "--model.hidden_sizes", "[16]")
+    lstm = ["--model.cell", "lstm", "--model.hidden_sizes", "[16]", "--model.chunk_size", 10]
+    _trained(folder, "lstm", {"min_count": 1}, *lstm)
     return folder
 
 

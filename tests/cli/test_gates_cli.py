@@ -97,15 +97,11 @@ def test_the_table_has_every_scheme_of_every_run(work, tmp_path):
     }
 
 
-@pytest.mark.parametrize("method", ["svd", "round", "int4"])
+@pytest.mark.parametrize("method", ["svd --rank 1", "round --step 0.5", "int4"])
 def test_retraining_brings_perplexity_back_and_stays_in_the_scheme(work, tmp_path, method):
     options = [
         "--method",
-        method,
-        "--step",
-        "0.5",
-        "--rank",
-        "1",
+        *method.split(),
         "--gates",
         "input,forget,output",
         "--data",
@@ -144,7 +140,7 @@ def test_a_gate_may_have_its_own_rank(work, tmp_path):
     [
         (["--out", "x"], "compress: needs one RUN, --method and --out, or --table"),
         (["--method", "int8"], "compress: needs one RUN, --method and --out, or --table"),
-        (["--method", "int8", "--table"], "compress: takes --method or --table; got --method int8"),
+        (["--method", "int8", "--table"], "compress: takes --table or options of one method; got --method"),
         (["--method", "svd", "--rank", "16", "--out", "{new}"], "compress.rank: must be below 16; got rank=16"),
         (["--method", "round", "--gates", "input,reset", "--out", "{new}"], "must be gates of the cell: input_gate, "),
         (["--method", "svd", "--rank", "16", "--retrain", "1", "--out", "{new}"], "compress.rank: must be below 16"),
