@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gatedrnn.cells import CELLS
+from gatedrnn.cli.accept import accept  # noqa: F401 - a command, found here by name
 from gatedrnn.cli.compression import compress  # noqa: F401 - a command, found here by name
 from gatedrnn.cli.gates import gates  # noqa: F401 - a command, found here by name
 from gatedrnn.cli.parsing import eval_parsing, parse  # noqa: F401 - commands, found here by name
@@ -28,7 +29,7 @@ from gatedrnn.data import (
     write_corpus,
 )
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
-from gatedrnn.training.run import CHECKPOINT_FOLDER, TOKENS_FOLDER, VOCABULARY_FILE, Run, load_run
+from gatedrnn.training.run import TOKENS_FOLDER, VOCABULARY_FILE, Run, checkpoints, load_run
 
 Options = Any
 
@@ -36,7 +37,7 @@ Options = Any
 def train(options: Options) -> int:
     """`gatedrnn train`."""
     from gatedrnn.training.config import RunConfig
-    from gatedrnn.training.run import check_free, continued
+    from gatedrnn.training.run import check_begun, check_free, continued
 
     sections = {name: _plain(options[name]) for name in ("data", "model", "training")}
     asked, prefix = sections["model"]["gates"], "model.gates."
@@ -48,13 +49,12 @@ def train(options: Options) -> int:
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
-    there = (out / CONFIG_FILE).exists()
     if not options.resume:
         check_free(out)
-    else:
-        if not there and not options.given:
-            raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
-        config = continued(out, config, options.given) if there else config
+    elif check_begun(out) or (out / CONFIG_FILE).exists():
+        config = continued(out, config, options.given)
+    elif not options.given:
+        raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
     existed = out.exists()
     try:
         return _train(config, out, options)
@@ -78,7 +78,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
         write_corpus(out / "text", config.training.seed)
     console = Console(stderr=options.json, quiet=_rank() > 0)
     reading = {key: value for key, value in asdict(config.data).items() if key not in ("folder", "mapping", "words")}
-    begun = any((out / CHECKPOINT_FOLDER).glob("*.safetensors"))
+    begun = bool(checkpoints(out))
     with console.status("reading the text"):
         known = Vocabulary.load(out / VOCABULARY_FILE) if begun else None
         corpus = Corpus(find_splits(data or out / "text"), known, **reading)

@@ -28,6 +28,7 @@ from gatedrnn.training.run import (
     TOKENS_FOLDER,
     VOCABULARY_FILE,
     Run,
+    accept_run,
     check_free,
     load_run,
     load_runs,
@@ -153,6 +154,7 @@ def _write(run: Run, folder: Path, out: Path, scheme: Scheme) -> None:
         if (folder / name).exists():
             write_text(out / name, (folder / name).read_text(encoding="utf-8"))
     save_tensors(out, kept)
+    accept_run(out)
 
 
 def _measured(run: Run, folder: Path, tokens: np.ndarray | None) -> dict[str, Any]:
