@@ -51,6 +51,8 @@ def train(options: Options) -> int:
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
     if not options.resume:
         check_free(out)
+        if data is None and (out / "text").exists():
+            raise DataError(str(out / "text"), "must not exist yet", "a text", "Train on it by --data, or choose another --out")
     elif check_begun(out) or (out / CONFIG_FILE).exists():
         config = continued(out, config, options.given)
     elif not options.given:

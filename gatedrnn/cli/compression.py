@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.core.files import write_json, write_text, write_with
 from gatedrnn.data import Corpus, find_splits
@@ -25,6 +26,7 @@ from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_tensors
 from gatedrnn.studies.compression import Projection, Scheme, compressed, published
 from gatedrnn.training.run import (
     CHECKPOINT_FOLDER,
+    LISTED,
     TOKENS_FOLDER,
     VOCABULARY_FILE,
     Run,
@@ -81,11 +83,14 @@ def _compressed(run: Run, scheme: Scheme, options: Any, tokens: np.ndarray | Non
         save_tensors(out, compressed(load_run(out).model, scheme))
         shutil.rmtree(out / CHECKPOINT_FOLDER, ignore_errors=True)
         return _measured(load_run(out), out, tokens)
-    _write(run, run.folder, out, scheme)
     try:
+        _write(run, run.folder, out, scheme)
         return _measured(load_run(out), out, tokens)
     except GatedRNNError:
-        shutil.rmtree(out, ignore_errors=True)
+        for name in (*LISTED, CHECKSUMS_FILE):
+            (out / name).unlink(missing_ok=True)
+        with suppress(OSError):  # other files are in it
+            out.rmdir()
         raise
 
 
