@@ -1,6 +1,6 @@
 """What a long training must hold: `python benchmarks/soak.py [--kills 100] [--steps 10000] [--seed 1]`.
 
-Kills: a training is killed by SIGKILL at random moments, of its start and of its writing too, and gone on with until it ends; then
+Kills: a training is killed by SIGKILL at random moments, of its start and of its writing too, and gone on with to its end; then
 another one. After every kill the run loads if it has a model; in the end weights, metrics and checkpoint have the bits of one
 that was never stopped, and no temporary file is left.
 Steps: one training of so many steps; its resident memory, once warm, changes by 1 % at most. Linux only.

@@ -1,6 +1,5 @@
 """One function a command: take parsed options, call the package, print."""
 
-import json
 import math
 import os
 import shutil
@@ -21,6 +20,7 @@ from gatedrnn.cli.syntax import eval_syntax  # noqa: F401 - likewise
 from gatedrnn.cli.text import STATES
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
+from gatedrnn.core.files import to_json
 from gatedrnn.data import (
     EOS,
     Corpus,
@@ -52,7 +52,9 @@ def train(options: Options) -> int:
     if not options.resume:
         check_free(out)
         if data is None and (out / "text").exists():
-            raise DataError(str(out / "text"), "must not exist yet", "a text", "Train on it by --data, or choose another --out")
+            raise DataError(
+                str(out / "text"), "must not exist yet", "a text", "Train on it by --data, or choose another --out"
+            )
     elif check_begun(out) or (out / CONFIG_FILE).exists():
         config = continued(out, config, options.given)
     elif not options.given:
@@ -99,7 +101,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
     if "test" in corpus.files and outcome.stopped != "interrupted":
         scores["test_perplexity"] = _evaluate(run, corpus["test"], config.training.evaluation_batch_size).perplexity
     if options.json:
-        print(json.dumps(scores))
+        print(to_json(scores))
     else:
         test = f", test {scores['test_perplexity']:.2f}" if "test_perplexity" in scores else ""
         best = outcome.best_valid_perplexity
@@ -124,7 +126,7 @@ def evaluate(options: Options) -> None:
     if options.json:
         said = {"state": "reset"} if options.reset else {}
         said |= {name: _settings(what) for name, what in (("cache", cache), ("dynamic", dynamic)) if what}
-        print(json.dumps(found | said))
+        print(to_json(found | said))
         return
     print(f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats a token  {result.tokens} tokens")
     if "bits_per_character" in found:
@@ -163,7 +165,7 @@ def generate(options: Options) -> None:
     )
     words = [*prompt, *(run.vocabulary.words[next(ids)] for _ in range(options.words))]
     if options.json:
-        print(json.dumps({"text": words, "prompt_words": len(prompt), "seed": options.seed}))
+        print(to_json({"text": words, "prompt_words": len(prompt), "seed": options.seed}))
         return
     print(run.vocabulary.text(words))
 
@@ -185,7 +187,7 @@ def bench(options: Options) -> int:
         if not options.json:
             print(markdown(result), flush=True)
     if options.json:
-        print(json.dumps(results, indent=2))
+        print(to_json(results, indent=2))
     return 0
 
 
@@ -195,7 +197,7 @@ def explain(options: Options) -> None:
 
     found = hops(options.cell)
     if options.json:
-        print(json.dumps(found))
+        print(to_json(found))
         return
     table = Table(title=found["title"], show_lines=False)
     for column in ("what", "how", "where"):
@@ -211,7 +213,7 @@ def demo(options: Options) -> None:
 
     results = run_demo(Path(options.out), options.seed, Console(stderr=options.json))
     if options.json:
-        print(json.dumps(results))
+        print(to_json(results))
 
 
 def _evaluate(run: Run, tokens: Any, batch_size: int, **how: Any) -> Any:

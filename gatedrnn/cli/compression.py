@@ -1,6 +1,5 @@
 """`gatedrnn compress`: a run in a small form, and what that costs; or the table of all published schemes."""
 
-import json
 import math
 import shutil
 import tempfile
@@ -19,7 +18,7 @@ from rich.table import Table
 from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
-from gatedrnn.core.files import write_json, write_text, write_with
+from gatedrnn.core.files import to_json, write_json, write_text, write_with
 from gatedrnn.data import Corpus, find_splits
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_tensors
@@ -70,7 +69,7 @@ def compress(options: Any) -> int:
     }
     write_json(out / COMPRESSION_FILE, {"method": options.method, "from": str(folder), **record})
     if options.json:
-        print(json.dumps(record))
+        print(to_json(record))
     else:
         _print(record, out)
     return 0
@@ -199,7 +198,7 @@ def _table(options: Any) -> None:
         write_text(Path(options.out) / "table.md", _markdown(rows))
         _draw(rows, Path(options.out))
     if options.json:
-        print(json.dumps(rows))
+        print(to_json(rows))
         return
     table = Table(title="compression: round, clip and SVD of input and forget gates, the others of every weight")
     for name in _COLUMNS:

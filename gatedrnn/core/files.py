@@ -91,13 +91,13 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically. Raises: DataError: it holds NaN or infinity, or cannot be written."""
-    write_text(path, to_json(value, str(path), indent=2) + "\n")
+    write_text(path, to_json(value, str(path), indent=2, ensure_ascii=False) + "\n")
 
 
-def to_json(value: Any, owner: str = "result", indent: int | None = None) -> str:
-    """`value` as JSON. Raises: DataError, in the name of `owner`: a number in it is NaN or infinite, which JSON cannot say."""
+def to_json(value: Any, owner: str = "result", **how: Any) -> str:
+    """`value` as `json.dumps` writes it. Raises: DataError, in the name of `owner`: a number in it is NaN or infinite."""
     try:
-        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, allow_nan=False, **how)
     except ValueError as error:
         advice = "The model's weights are damaged or too large: restore the run, or train again"
         raise DataError(owner, "must hold finite numbers", "NaN or infinity", advice) from error

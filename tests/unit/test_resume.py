@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import Corpus, DataConfig, find_splits
@@ -20,7 +21,7 @@ from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.loop import train
-from gatedrnn.training.run import continued, load_run, locked, read_metrics
+from gatedrnn.training.run import checkpoints, continued, load_run, locked, read_metrics
 from gatedrnn.training.schedule import no_longer_better, rate, starts_averaging
 
 MODEL = LanguageModelConfig(cell="onlstm", embedding_size=8, hidden_sizes=(12, 8), chunk_size=2, weight_dropout=0.2)
@@ -175,6 +176,55 @@ def test_damaged_checkpoints(corpus, tmp_path):
     older.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"checkpoint: must hold a whole checkpoint; got .*another checksum"):
         train(config, corpus, tmp_path / "run", Quiet(), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b'\\"step\\": 9', b'\\"step\\": 8'), (b'"I64"', b'"U64"'), (b"[12,8]", b"[8,12]")]
+)
+def test_a_checkpoint_whose_values_types_or_shapes_changed_is_damaged(old, new, tmp_path):
+    tensors = {"rank.0.count": torch.arange(3), "square": torch.zeros(12, 8)}
+    checkpoint.save(tmp_path, 9, tensors, {"step": 9})
+    (own,) = (tmp_path / "checkpoint").glob("step-*")
+    content = own.read_bytes()
+    assert old in content and checkpoint.load(tmp_path)[1] == {"step": 9}
+    own.write_bytes(content.replace(old, new, 1))
+    with pytest.raises(CheckpointError, match=r"is damaged; got another checksum"):
+        checkpoint.load(tmp_path)
+
+
+def test_a_checkpoint_of_another_version_is_named(tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    save_file({"a": torch.zeros(2)}, tmp_path / "checkpoint" / "step-000000001.safetensors", {"values": "{}"})
+    with pytest.raises(CheckpointError, match=r"is of another version; got 1\. Go on with the version"):
+        checkpoint.load(tmp_path)
+
+
+def test_the_last_two_whole_checkpoints_are_kept(tmp_path):
+    for step in (1, 2, 9):
+        checkpoint.save(tmp_path, step, {"a": torch.zeros(2)}, {"step": step})
+    newest = tmp_path / "checkpoint" / "step-000000009.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert checkpoint.load(tmp_path)[1] == {"step": 2}
+    checkpoint.save(tmp_path, 3, {"a": torch.zeros(2)}, {"step": 3})
+    assert [path.stem for path in checkpoints(tmp_path)] == ["step-000000003", "step-000000002"]
+
+
+def test_a_run_of_another_configuration_or_projection_is_refused(corpus, tmp_path):
+    class Halves:
+        name, memory = "halves", {}
+
+        def __call__(self, weights):
+            return {}
+
+    config = config_for("adam", epochs=1)
+    train(config, corpus, tmp_path / "run", Quiet())
+    before = weights(tmp_path / "run")
+    with pytest.raises(ArgumentError, match=r"model\.cell: must be as in the run; got 'lstm', and 'onlstm' in the run"):
+        other = replace(config.model, cell="lstm")
+        train(replace(config, model=other), corpus, tmp_path / "run", Quiet(), resume=True)
+    with pytest.raises(ArgumentError, match=r"must project the weights as the run began; got halves, and none before"):
+        train(config_for("adam"), corpus, tmp_path / "run", Quiet(), resume=True, project=Halves())
+    assert weights(tmp_path / "run") == before
 
 
 def test_another_text_or_a_run_is_refused(corpus, tmp_path):
