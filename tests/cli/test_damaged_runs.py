@@ -178,7 +178,7 @@ def test_a_weight_that_is_not_finite_is_one_line(run, place):
 
 # Nothing trained is ever overwritten.
 
-SUBSETS = [*chain.from_iterable(combinations(PARTS, size) for size in range(1, len(PARTS) + 1))]
+SUBSETS = [*chain.from_iterable(combinations(PARTS, size) for size in (1, 2, len(PARTS) - 1, len(PARTS)))]
 
 
 def goes_on(missing):

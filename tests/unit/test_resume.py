@@ -4,10 +4,7 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +18,7 @@ from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.loop import train
-from gatedrnn.training.run import checkpoints, continued, load_run, locked, read_metrics
+from gatedrnn.training.run import checkpoints, continued, locked, read_metrics
 from gatedrnn.training.schedule import no_longer_better, rate, starts_averaging
 
 MODEL = LanguageModelConfig(cell="onlstm", embedding_size=8, hidden_sizes=(12, 8), chunk_size=2, weight_dropout=0.2)
@@ -274,60 +271,6 @@ def test_an_interrupt_keeps_a_checkpoint_of_the_last_step(corpus, tmp_path):
     assert checkpoint.load(tmp_path / "cut")[1]["step"] in (5, 6)
     train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
     same_end(tmp_path / "whole", tmp_path / "cut")
-
-
-# Killed from outside, during a checkpoint too: a parent that has imported everything forks a child for every attempt.
-
-_PARENT = """
-import json, os, random, signal, sys, time
-sys.path.insert(0, sys.argv[2])
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
-from gatedrnn.data import Corpus, find_splits
-import test_resume as t
-folder = Path(sys.argv[1])
-corpus, config = Corpus(find_splits(folder / "text"), min_count=1), t.config_for("awd")
-
-def child(out):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            t.train(config, corpus, folder / out, t.Quiet(), resume=True)
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
-
-began = time.monotonic()
-_, status = os.waitpid(child("whole"), 0)
-seconds, kills, random = time.monotonic() - began, 0, random.Random(7)
-assert status == 0, status
-while True:
-    pid = child("killed")
-    time.sleep(random.uniform(0, 0.4 * seconds) if kills < 10 else 0)
-    if kills < 10:
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    if status == 0:
-        break
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
-    kills += 1
-print(json.dumps(kills))
-"""
-
-
-def test_killed_at_random_moments_a_run_ends_in_the_same_bits(corpus, tmp_path):
-    command = [sys.executable, "-c", _PARENT, str(tmp_path), str(Path(__file__).parent)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout) >= 5
-    same_end(tmp_path / "whole", tmp_path / "killed")
-    assert not [p for p in (tmp_path / "killed").iterdir() if p.name.startswith(".model")] or load_run(
-        tmp_path / "killed"
-    )
 
 
 # The parts.
