@@ -1,6 +1,5 @@
 """One function a command: take parsed options, call the package, print."""
 
-import json
 import math
 import os
 import shutil
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gatedrnn.cells import CELLS
+from gatedrnn.cli.accept import accept  # noqa: F401 - a command, found here by name
 from gatedrnn.cli.compression import compress  # noqa: F401 - a command, found here by name
 from gatedrnn.cli.gates import gates  # noqa: F401 - a command, found here by name
 from gatedrnn.cli.parsing import eval_parsing, parse  # noqa: F401 - commands, found here by name
@@ -20,6 +20,7 @@ from gatedrnn.cli.syntax import eval_syntax  # noqa: F401 - likewise
 from gatedrnn.cli.text import GO_ON, INTERRUPTED, STATES
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.files import to_json
 from gatedrnn.data import (
     EOS,
     Corpus,
@@ -29,7 +30,7 @@ from gatedrnn.data import (
 )
 from gatedrnn.data.text import rereadable
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
-from gatedrnn.training.run import CHECKPOINT_FOLDER, TOKENS_FOLDER, VOCABULARY_FILE, Run, load_run
+from gatedrnn.training.run import TOKENS_FOLDER, VOCABULARY_FILE, Run, checkpoints, load_run
 
 Options = Any
 
@@ -37,7 +38,7 @@ Options = Any
 def train(options: Options) -> int:
     """`gatedrnn train`."""
     from gatedrnn.training.config import RunConfig
-    from gatedrnn.training.run import check_free, continued
+    from gatedrnn.training.run import check_begun, check_free, continued
 
     sections = {name: _plain(options[name]) for name in ("data", "model", "training")}
     asked, prefix = sections["model"]["gates"], "model.gates."
@@ -49,14 +50,18 @@ def train(options: Options) -> int:
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
-    there = (out / CONFIG_FILE).exists()
     if not options.resume:
         check_free(out)
+        if data is None and (out / "text").exists():
+            raise DataError(
+                str(out / "text"), "must not exist yet", "a text", "Train on it by --data, or choose another --out"
+            )
+        config.model.check_used(options.given)
+    elif check_begun(out) or (out / CONFIG_FILE).exists():
+        config = _absolute(continued(out, config, options.given))
+    elif not options.given:
+        raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
     else:
-        if not there and not options.given:
-            raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
-        config = _absolute(continued(out, config, options.given)) if there else config
-    if not there:
         config.model.check_used(options.given)
     existed = out.exists()
     try:
@@ -92,7 +97,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
         write_corpus(out / "text", config.training.seed)
     console = Console(stderr=options.json, quiet=_rank() > 0)
     reading = {key: value for key, value in asdict(config.data).items() if key not in ("folder", "mapping", "words")}
-    begun = any((out / CHECKPOINT_FOLDER).glob("*.safetensors"))
+    begun = bool(checkpoints(out))
     with console.status("reading the text"):
         known = Vocabulary.load(out / VOCABULARY_FILE) if begun else None
         corpus = Corpus(find_splits(data or out / "text"), known, **reading)
@@ -111,7 +116,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
     if "test" in corpus.files and outcome.stopped != "interrupted":
         scores["test_perplexity"] = _evaluate(run, corpus["test"], config.training.evaluation_batch_size).perplexity
     if options.json:
-        print(json.dumps(scores))
+        print(to_json(scores))
     else:
         test = f", test {scores['test_perplexity']:.2f}" if "test_perplexity" in scores else ""
         best = outcome.best_valid_perplexity
@@ -139,7 +144,7 @@ def evaluate(options: Options) -> None:
     if options.json:
         said = {"state": "reset"} if options.reset else {}
         said |= {name: _settings(what) for name, what in (("cache", cache), ("dynamic", dynamic)) if what}
-        print(json.dumps(found | said))
+        print(to_json(found | said))
         return
     print(f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats a token  {result.tokens} tokens")
     if "bits_per_character" in found:
@@ -178,7 +183,7 @@ def generate(options: Options) -> None:
     )
     words = [*prompt, *(run.vocabulary.words[next(ids)] for _ in range(options.words))]
     if options.json:
-        print(json.dumps({"text": words, "prompt_words": len(prompt), "seed": options.seed}))
+        print(to_json({"text": words, "prompt_words": len(prompt), "seed": options.seed}))
         return
     print(run.vocabulary.text(words))
 
@@ -200,7 +205,7 @@ def bench(options: Options) -> int:
         if not options.json:
             print(markdown(result), flush=True)
     if options.json:
-        print(json.dumps(results, indent=2))
+        print(to_json(results, indent=2))
     return 0
 
 
@@ -210,7 +215,7 @@ def explain(options: Options) -> None:
 
     found = hops(options.cell)
     if options.json:
-        print(json.dumps(found))
+        print(to_json(found))
         return
     table = Table(title=found["title"], show_lines=False)
     for column in ("what", "how", "where"):
@@ -226,7 +231,7 @@ def demo(options: Options) -> None:
 
     results = run_demo(Path(options.out), options.seed, Console(stderr=options.json))
     if options.json:
-        print(json.dumps(results))
+        print(to_json(results))
 
 
 def _evaluate(run: Run, tokens: Any, batch_size: int, **how: Any) -> Any:

@@ -1,13 +1,12 @@
 """`gatedrnn compress`: a run in a small form, and what that costs; or the table of all published schemes."""
 
-import json
 import math
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from rich.table import Table
 
 from gatedrnn.cli.text import GO_ON, INTERRUPTED
 from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.core.files import write_json, write_text, write_with
+from gatedrnn.core.files import to_json, write_json, write_text, write_with
 from gatedrnn.data import Corpus, find_splits
 from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
@@ -28,9 +28,11 @@ from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_tensors
 from gatedrnn.studies.compression import Projection, Scheme, compressed, published
 from gatedrnn.training.run import (
     CHECKPOINT_FOLDER,
+    LISTED,
     TOKENS_FOLDER,
     VOCABULARY_FILE,
     Run,
+    accept_run,
     check_free,
     load_run,
     load_runs,
@@ -75,7 +77,7 @@ def compress(options: Any) -> int:
         told = "larger than before: compress the run that it was made of, or by a smaller method"
         print(f"gatedrnn: {out} is {told}", file=sys.stderr)
     if options.json:
-        print(json.dumps(record))
+        print(to_json(record))
     else:
         _print(record, out)
     return 0
@@ -105,16 +107,14 @@ def _compressed(run: Run, scheme: Scheme, options: Any, tokens: np.ndarray | Non
         save_tensors(out, compressed(load_run(out).model, scheme))
         shutil.rmtree(out / CHECKPOINT_FOLDER, ignore_errors=True)
         return _measured(load_run(out), out, tokens)
-    existed = out.exists()
     try:
         _write(run, run.folder, out, scheme)
         return _measured(load_run(out), out, tokens)
     except BaseException:  # whatever stops it: no half-written run stays
-        if existed:
-            for name in _FILES:
-                (out / name).unlink(missing_ok=True)
-        else:
-            shutil.rmtree(out, ignore_errors=True)
+        for name in (*LISTED, CHECKSUMS_FILE):
+            (out / name).unlink(missing_ok=True)
+        with suppress(OSError):  # other files are in it
+            out.rmdir()
         raise
 
 
@@ -185,6 +185,7 @@ def _write(run: Run, folder: Path, out: Path, scheme: Scheme) -> None:
         if (folder / name).exists():
             write_text(out / name, (folder / name).read_text(encoding="utf-8"))
     save_tensors(out, kept)
+    accept_run(out)
 
 
 def _measured(run: Run, folder: Path, tokens: np.ndarray | None) -> dict[str, Any]:
@@ -222,7 +223,7 @@ def _table(options: Any) -> None:
         write_text(Path(options.out) / "table.md", _markdown(rows))
         _draw(rows, Path(options.out))
     if options.json:
-        print(json.dumps(rows))
+        print(to_json(rows))
         return
     table = Table(title="compression: round, clip and SVD of input and forget gates, the others of every weight")
     for name in _COLUMNS:

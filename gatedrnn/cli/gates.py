@@ -1,6 +1,5 @@
 """`gatedrnn gates`: what the gates of runs do over a text and in sentences, as figures and JSON."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.files import write_json, write_with
+from gatedrnn.core.files import to_json, write_json, write_with
 from gatedrnn.data import EOS, Corpus
 from gatedrnn.data.text import rereadable
 from gatedrnn.training.run import Run, load_runs
@@ -51,7 +50,7 @@ def gates(options: Any) -> None:
         for kind in _KINDS:
             write_with(folder / f"{name}.{kind}", partial(_saved, figure, kind))
     if options.json:
-        print(json.dumps(record))
+        print(to_json(record))
         return
     _print(record)
     Console().print(f"figures and gates.json are in {folder}", highlight=False, soft_wrap=True)

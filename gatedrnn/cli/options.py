@@ -205,6 +205,10 @@ def _compress(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with a --retrain that was interrupted")
 
 
+def _accept(parser: ArgumentParser) -> None:
+    _run_argument(parser)
+
+
 def _bench(parser: ArgumentParser) -> None:
     from gatedrnn.studies.speed import SHAPES
 
@@ -251,6 +255,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
         _compress,
         "a run in a small form, with bytes, perplexity and speed before and after; or a table of schemes",
     ),
+    "accept": (_accept, "take a run's files for right after a change made on purpose: new checksums"),
     "gates": (_gates, "what gates do: histograms, averages by word, update frequency, split points; figures and JSON"),
     "bench": (_bench, "speed and memory of the layers beside torch.nn and the bound of their products, checked first"),
     "explain": (_explain, "where each hop of a cell's computation lives, and which backend runs it"),

@@ -1,6 +1,5 @@
 """`gatedrnn parse` and `gatedrnn eval-parsing`: trees off a run's master gates, and their scores."""
 
-import json
 import sys
 from collections.abc import Iterator
 from itertools import tee
@@ -12,7 +11,7 @@ from rich.console import Console
 from gatedrnn.cli.scores import print_scores, shown, write_report
 from gatedrnn.cli.text import nothing
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.core.files import write_text
+from gatedrnn.core.files import to_json, write_text
 from gatedrnn.data import read_lines, read_treebank
 from gatedrnn.training.run import Run, load_run, load_runs
 from gatedrnn.trees import ALGORITHMS, Gold, gold_tree, sentence_f1
@@ -43,7 +42,7 @@ def parse(options: Options) -> None:
         tree = parsed.brackets if words else ""
         if options.json:
             record = {"words": parsed.words, "tree": tree, "distances": parsed.distances}
-            print(json.dumps(record | how, ensure_ascii=False))
+            print(to_json(record | how, ensure_ascii=False))
         else:
             print(tree)
         if options.svg and words:
@@ -84,7 +83,7 @@ def eval_parsing(options: Options) -> None:
         drawn = list(_drawn(runs[0], *next(iter(voters))[1:], gold, chosen, options)) if runs else []
         write_report(Path(options.out), record, rows, drawn, options)
     if options.json:
-        print(json.dumps(record))
+        print(to_json(record))
         return
     print_scores(record, rows, options)
 

@@ -1,6 +1,5 @@
 """`gatedrnn surprisal`: a row a word (or a token) with its surprisal in bits and its distance."""
 
-import json
 import sys
 from collections.abc import Iterator
 from itertools import tee
@@ -8,6 +7,7 @@ from typing import Any
 
 from gatedrnn.cli.text import STATES, nothing
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.files import to_json
 from gatedrnn.data import EOS, UNK, Aligned, align, read_lines
 from gatedrnn.training.run import Run, load_run
 
@@ -37,7 +37,7 @@ def surprisal(options: Any) -> None:
                 "distances": where,
                 "state": "carried" if options.carried else "reset",
             }
-            print(json.dumps(record, ensure_ascii=False))
+            print(to_json(record, ensure_ascii=False))
             continue
         if number == 1:
             print(f"gatedrnn: {STATES[not options.carried]}", file=sys.stderr)

@@ -1,6 +1,5 @@
 """`gatedrnn eval-syntax`: accuracy of runs on minimal pairs."""
 
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gatedrnn.core.files import write_json
+from gatedrnn.core.files import to_json, write_json
 from gatedrnn.data import CONSTRUCTIONS, MinimalPair, agreement_pairs, read_pairs
 from gatedrnn.training.run import load_runs
 
@@ -28,7 +27,7 @@ def eval_syntax(options: Any) -> None:
     if options.out:
         _report(Path(options.out), record, found, options)
     if options.json:
-        print(json.dumps(record))
+        print(to_json(record))
         return
     _print_table(found, options)
     if options.out:

@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,26 +19,71 @@ from gatedrnn.core.errors import ConfigError, DataError
 ROOM = "Free some space, or choose another folder"
 
 
-def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then move it into place.
+_WRITING = ".writing"
+
+
+def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Path], object] = lambda _: None) -> None:
+    """Let `write` fill a temporary file, tell `ready` of it, then move it into place of `path`.
+
+    The temporary file is on the disk before it is moved, so that a power cut leaves the old file or the new one too. What writers
+    that were killed left in the folder is removed.
 
     Raises: DataError: the folder cannot be written, or the disk is full; the old file is then still there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        remove_stale(path.parent)
+        place, descriptor = _place(path)
     except OSError as error:
         raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
-    os.close(descriptor)
-    temporary = Path(name)
     try:
+        temporary = place / path.name
+        temporary.touch()
         write(temporary)
         temporary.chmod(0o666 & ~_umask())
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        ready(temporary)
         temporary.replace(path)
     except OSError as error:
         raise DataError(str(path), "must be writable", error.strerror or str(error), ROOM) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(descriptor)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what writers that were killed left in `folder`. A live writer holds a lock on its place, which stays."""
+    for place in folder.glob(f".*{_WRITING}"):
+        with suppress(OSError):
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                _lock(descriptor)
+                shutil.rmtree(place, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _place(path: Path) -> tuple[Path, int]:
+    """A folder beside `path` for its temporary file, and those of the library that writes it; the descriptor that locks it."""
+    while True:
+        place = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_WRITING))
+        with suppress(FileNotFoundError):  # removed by another process, before it was locked
+            descriptor = os.open(place, os.O_RDONLY)
+            with suppress(OSError):  # held by that process, or a file system without locks
+                _lock(descriptor)
+            if place.exists():
+                return place, descriptor
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Hold a lock that ends with the process. Raises: OSError: another one holds it, or there are no such locks here."""
+    if sys.platform == "win32":
+        raise OSError("no locks on folders")
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -44,8 +92,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Write `value` as indented JSON, atomically. Raises: DataError: it holds NaN or infinity, or cannot be written."""
+    write_text(path, to_json(value, str(path), indent=2, ensure_ascii=False) + "\n")
+
+
+def to_json(value: Any, owner: str = "result", **how: Any) -> str:
+    """`value` as `json.dumps` writes it. Raises: DataError, in the name of `owner`: a number in it is NaN or infinite."""
+    try:
+        return json.dumps(value, allow_nan=False, **how)
+    except ValueError as error:
+        advice = "The model's weights are damaged or too large: restore the run, or train again"
+        raise DataError(owner, "must hold finite numbers", "NaN or infinity", advice) from error
 
 
 class _Yaml(yaml.SafeLoader):
@@ -120,9 +177,9 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(f"{path}{place}", "must be YAML", got, "Mend this line") from error
 
 
-def write_yaml(path: Path, values: Any) -> None:
-    """Write YAML in the given order, atomically."""
-    write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None))
+def yaml_text(values: Any) -> str:
+    """YAML in the given order."""
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=None)
 
 
 def cache_folder() -> Path:

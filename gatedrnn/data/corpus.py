@@ -13,6 +13,7 @@ from typing import final
 
 import numpy as np
 
+from gatedrnn.core.checksums import checksum
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_with
 from gatedrnn.data.config import DataConfig
@@ -111,18 +112,17 @@ class Corpus:
         return self._arrays[split]
 
     def cache(self, folder: Path | str) -> None:
-        """Encode every split into `folder` unless the arrays there are of the same files and vocabulary, and map them."""
+        """Map the arrays in `folder`, encoded first unless they are whole and of the same files and vocabulary."""
         folder = Path(folder)
         index = folder / "tokens.json"
         of = self._fingerprint()
         unknown = _held(index, of, {split: folder / f"{split}.int32" for split in self.files})
         if unknown is None:
-            sizes = {}
             for split in self.files:
                 write_with(folder / f"{split}.int32", lambda path, split=split: self._write(path, split))
-                sizes[split] = _size(folder / f"{split}.int32") // 4
-            unknown = self._unknown
-            write_json(index, {"of": of, "tokens": sizes, "unknown": unknown})
+            unknown = {split: self._unknown[split] for split in self.files}
+            sums = {split: checksum(folder / f"{split}.int32") for split in self.files}
+            write_json(index, {"of": of, "arrays": sums, "unknown": unknown})
         self._unknown = dict(unknown)
         for split in self.files:
             self._arrays[split] = np.memmap(folder / f"{split}.int32", np.int32, mode="r")
@@ -158,14 +158,10 @@ class Corpus:
 
 
 def _held(index: Path, of: dict[str, object], arrays: dict[str, Path]) -> dict[str, int] | None:
-    """Unknown tokens by split if the cache is of `of` and whole; a missing or damaged index says nothing."""
+    """Unknown tokens by split if the cache is of `of` and, by its checksums, whole; a damaged index says nothing."""
     try:
         held = json.loads(index.read_text(encoding="utf-8"))
-        whole = held["of"] == of and all(_size(path) == 4 * held["tokens"][split] for split, path in arrays.items())
+        whole = held["of"] == of and all(checksum(path) == held["arrays"][split] for split, path in arrays.items())
         return {split: int(held["unknown"][split]) for split in arrays} if whole else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from gatedrnn.core.checks import one_of
+from gatedrnn.core.checksums import check
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json
 from gatedrnn.data.config import MAPPINGS, DataConfig
@@ -178,24 +179,31 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path | str) -> "Vocabulary":
-        """Read `vocabulary.json`, and `tokenizer.json` beside it if it says so. Raises: DataError: missing or damaged."""
+        """Read `vocabulary.json`, and `tokenizer.json` beside it if it says so.
+
+        Raises: DataError: missing or damaged. CheckpointError: another one than was written, by its checksum.
+        """
         path = Path(path)
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
             splitters = {"word": Words(), "char": Characters(), "subword": None}
+            if not all(isinstance(word, str) for word in saved["words"]):
+                raise ValueError("a token that is no text")
             vocabulary = cls(saved["words"], saved.get("counts"), splitters[saved.get("level", "word")])
         except OSError as error:
             raise DataError(
                 str(path), "must be a readable vocabulary", error.strerror, "Is this a run's folder?"
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             detail = f"{type(error).__name__}: {error}"
             raise DataError(str(path), "is not a vocabulary", detail, "Restore the file or train again") from error
+        check(path)
         return vocabulary._with_tokenizer(path) if saved.get("level") == "subword" else vocabulary
 
     def _with_tokenizer(self, path: Path) -> "Vocabulary":
         tokenizer = path.with_name(TOKENIZER_FILE)
         splitter = Subwords.load(tokenizer)
+        check(tokenizer)
         if splitter.words != self.words:
             got = f"{len(splitter.words)} and {len(self.words)} tokens"
             rule = f"must have the tokens of {path.name}, in their order"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.models.finite import finite
 from gatedrnn.models.language_model import LanguageModel
 
 
@@ -33,7 +34,7 @@ def generate(
         generator: on the CPU; None for torch's global one.
 
     Equations: top_p is nucleus sampling, Holtzman et al. 2020. Departs: none.
-    Raises: ArgumentError: an option is out of range, or a prompt id is.
+    Raises: ArgumentError: an option is out of range, or a prompt id is. CheckpointError: a logit is not finite.
     """
     positive_number("generate.temperature", temperature)
     if top_k is not None:
@@ -43,7 +44,8 @@ def generate(
     device = model.embedding.weight.device
     output = model(torch.tensor(prompt, device=device)[:, None])
     while True:
-        weights_V = _weights(output.logits[-1, 0].double().cpu(), temperature, top_k, top_p)
+        logits_V = finite("generate.logits", output.logits[-1, 0].double().cpu())
+        weights_V = _weights(logits_V, temperature, top_k, top_p)
         token = int(torch.multinomial(weights_V, 1, generator=generator))
         yield token
         output = model(torch.tensor([[token]], device=device), output.states)

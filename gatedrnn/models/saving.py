@@ -1,33 +1,47 @@
-"""A model on disk: `config.yaml` and `model.safetensors`; nothing is unpickled, nothing is half written."""
+"""A model on disk: `config.yaml`, `model.safetensors` and their checksums; nothing is unpickled, nothing is half written."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gatedrnn.core.checksums import check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.core.files import ROOM, read_yaml, write_with, write_yaml
+from gatedrnn.core.files import ROOM, read_yaml, yaml_text
 from gatedrnn.models.config import LanguageModelConfig
 from gatedrnn.sequence.compressed import CompressedWeight, compressed, gather, stored_parts
-from gatedrnn.sequence.forms import is_small
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
+_UNTRAINED = {"trained": "no"}
 
 
 def save(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor]) -> None:
     """Write a model's configuration and weights."""
-    write_yaml(Path(folder) / CONFIG_FILE, {"model": to_dict(config)})
+    save_config(folder, {"model": to_dict(config)})
     save_weights(folder, config, state_dict)
 
 
-def save_weights(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor]) -> None:
-    """Write `model.safetensors`, atomically; a tied decoder is stored once. Raises: DataError: it cannot be written."""
-    save_tensors(folder, {k: v for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")})
+def save_config(folder: Path | str, sections: dict[str, Any]) -> None:
+    """Write `config.yaml`, atomically. Raises: DataError: it cannot be written."""
+    write_listed(Path(folder) / CONFIG_FILE, lambda file: file.write_text(yaml_text(sections), encoding="utf-8"))
 
 
-def save_tensors(folder: Path | str, tensors: dict[str, Tensor]) -> None:
+def save_weights(
+    folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor], *, trained: bool = True
+) -> None:
+    """Write `model.safetensors`, atomically; a tied decoder is stored once.
+
+    Args: trained: False for weights that a training begins with, see `holds_trained`.
+    Raises: DataError: it cannot be written.
+    """
+    kept = {k: v for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")}
+    save_tensors(folder, kept, None if trained else _UNTRAINED)
+
+
+def save_tensors(folder: Path | str, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
     """Write tensors as `model.safetensors`, atomically, compressed ones in their small forms. Raises: DataError: it cannot be."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -37,21 +51,23 @@ def save_tensors(folder: Path | str, tensors: dict[str, Tensor]) -> None:
         stored = tensor.stored(name) if isinstance(tensor, CompressedWeight) else {name: tensor}
         kept |= {part: value.detach().contiguous().cpu() for part, value in stored.items()}
     try:
-        write_with(path, lambda temporary: save_file(kept, temporary))
+        write_listed(path, lambda temporary: save_file(kept, temporary, notes))
     except SafetensorError as error:
         raise DataError(str(path), "must be writable", str(error), ROOM) from error
 
 
-def is_compressed(folder: Path | str) -> bool:
-    """Whether `model.safetensors` holds weights in small forms. Raises: CheckpointError: it is damaged."""
+def holds_trained(folder: Path | str) -> bool:
+    """Whether `model.safetensors` is there and not known to hold the weights that a training began with: a damaged one may."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(folder) / WEIGHTS_FILE
+    if not path.exists():
+        return False
     try:
         with safe_open(path, framework="pt") as file:
-            return any(is_small(name) for name in file.keys())  # noqa: SIM118 - the file is no mapping
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
+            return file.metadata() != _UNTRAINED
+    except (SafetensorError, OSError):
+        return True
 
 
 def read_config(folder: Path | str) -> LanguageModelConfig:
@@ -69,9 +85,9 @@ def read_config(folder: Path | str) -> LanguageModelConfig:
 
 
 def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Module) -> None:
-    """Read `model.safetensors` into `model`, all or nothing.
+    """Read `model.safetensors` into `model`, all or nothing, and check it and the configuration against their checksums.
 
-    Raises: CheckpointError: missing, damaged, or of other names or shapes than the configuration says.
+    Raises: CheckpointError: missing, damaged, changed, or of other names or shapes than the configuration says.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -101,6 +117,8 @@ def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Modu
             raise CheckpointError(str(path), rule, got, "Restore the run's own file")
         if not all(torch.isfinite(part).all() for part in stored_parts(saved[name])):
             raise CheckpointError(str(path), "must hold finite weights", f"{name} with NaN or infinity", "Train again")
+    for name in (CONFIG_FILE, WEIGHTS_FILE):  # last, where damage that shows has been named
+        check(Path(folder) / name)
     model.load_state_dict({name: value for name, value in saved.items() if not compressed(value)}, strict=False)
     for name, value in saved.items():
         if compressed(value):

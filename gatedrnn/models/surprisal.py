@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gatedrnn.models.finite import finite
 from gatedrnn.models.language_model import LanguageModel, States
 from gatedrnn.models.loss import IGNORED
 
@@ -84,7 +85,7 @@ def _losses(
             output = model(inputs.to(device), states)
             states = output.states
             parts.append(window_losses(output.logits, targets.to(device)).cpu())
-    return torch.cat(parts), states
+    return finite("surprisal", torch.cat(parts)), states
 
 
 def window_losses(logits_TBV: Tensor, targets_TB: Tensor) -> Tensor:

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import CheckpointError, DataError
-from gatedrnn.core.files import ROOM, write_with
-from gatedrnn.training.run import CHECKPOINT_FOLDER
+from gatedrnn.core.files import ROOM, to_json, write_with
+from gatedrnn.training.run import CHECKPOINT_FOLDER, checkpoints
 
-_KEPT = 2
-_CHECK = "checksum"
+_CHECK, _VERSION = "checksum", {"version": "2"}
 
 
 def save(run: Path, step: int, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-    """Write the checkpoint of `step` and remove all but the last two.
+    """Write the checkpoint of `step` and remove all but it and the one before: a later one was damaged.
 
     Raises: DataError: it cannot be written; the ones before are still there.
     """
@@ -29,13 +28,16 @@ def save(run: Path, step: int, tensors: dict[str, Tensor], values: dict[str, Any
 
     path = run / CHECKPOINT_FOLDER / f"step-{step:09d}.safetensors"
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = {"values": json.dumps(values), _CHECK: str(_checksum(kept))}
+    said = to_json(values, str(path))
+    text = {"values": said, _CHECK: str(_checksum(kept, said)), **_VERSION}
     try:
         write_with(path, lambda temporary: save_file(kept, temporary, text))
     except SafetensorError as error:
         raise DataError(str(path), "must be writable", str(error), ROOM) from error
-    for old in _files(run)[_KEPT:]:
-        old.unlink(missing_ok=True)
+    files = checkpoints(run)
+    this = files.index(path)
+    for other in (*files[:this], *files[this + 2 :]):
+        other.unlink(missing_ok=True)
 
 
 def load(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -43,7 +45,7 @@ def load(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
     Raises: CheckpointError: there are some, and none is whole.
     """
-    files = _files(run)
+    files = checkpoints(run)
     reason = ""
     for path in files:
         try:
@@ -62,23 +64,22 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, "pt") as file:
             text = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        values = json.loads(text["values"])
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(str(path), "is damaged", f"{type(error).__name__}: {error}", "Remove it") from error
-    if text.get(_CHECK) != str(_checksum(tensors)):
+    said = text.get("values", "")
+    if "values" in text and text.get("version") != _VERSION["version"]:
+        raise CheckpointError(
+            str(path), "is of another version", text.get("version", "1"), "Go on with the version that wrote it"
+        )
+    if text.get(_CHECK) != str(_checksum(tensors, said)):
         raise CheckpointError(str(path), "is damaged", "another checksum", "Remove it")
-    return tensors, values
+    return tensors, json.loads(said)
 
 
-def _checksum(tensors: dict[str, Tensor]) -> int:
-    total = 0
-    for name in sorted(tensors):
-        total = zlib.crc32(name.encode(), total)
-        content: Any = tensors[name].reshape(-1).view(torch.uint8).numpy()
+def _checksum(tensors: dict[str, Tensor], values: str) -> int:
+    total = zlib.crc32(values.encode())
+    for name, tensor in sorted(tensors.items()):
+        total = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), total)
+        content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
         total = zlib.crc32(content, total)
     return total
-
-
-def _files(run: Path) -> list[Path]:
-    """Checkpoints, the newest first."""
-    return sorted((run / CHECKPOINT_FOLDER).glob("step-*.safetensors"), reverse=True)

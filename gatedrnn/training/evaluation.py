@@ -18,6 +18,7 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Vocabulary, windows
 from gatedrnn.data.batching import PAD_TARGET
 from gatedrnn.models import LanguageModel
+from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating, token_losses, window_losses
 from gatedrnn.training.cache import Cache, CacheMemory
 from gatedrnn.training.dynamic import Dynamic, adapting
@@ -54,7 +55,8 @@ def evaluate(
         cache: mix a continuous cache in, one for each stretch.
         dynamic: learn from each of its segments once it is scored.
 
-    Raises: DataError: no token. ArgumentError: a size is not positive, or `reset` comes with `cache` or `dynamic`.
+    Raises: DataError: no token. CheckpointError: the score is not finite. ArgumentError: a size is not positive, or `reset` comes
+        with `cache` or `dynamic`.
     """
     if reset and (cache or dynamic):
         rule = "excludes a cache and dynamic evaluation, which go on from sentence to sentence"
@@ -69,7 +71,7 @@ def evaluate(
             length = dynamic.segment if dynamic else sequence_length
             batches = _batches(model, tokens, min(batch_size, len(tokens)), length, eos)
             total, count = _adaptive(model, batches, cache, dynamic) if cache or dynamic else _plain(model, batches)
-    loss = total / count
+    loss = float(finite("score", torch.tensor(total / count, dtype=torch.float64)))
     return Evaluation(loss, math.exp(loss) if loss < 700 else math.inf, count)
 
 

@@ -17,11 +17,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, Corpus
 from gatedrnn.data.batching import Batches, SentenceBatches, StreamBatches, Window, window_lengths
 from gatedrnn.models import LanguageModel
-from gatedrnn.models.saving import load_weights, save_weights
+from gatedrnn.models.saving import load_weights, save_config, save_weights
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
@@ -29,7 +30,16 @@ from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.evaluation import Evaluation, evaluate
 from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.penalties import penalties
-from gatedrnn.training.run import TOKENS_FOLDER, append_metrics, check_begun, check_free, locked, write_run
+from gatedrnn.training.run import (
+    TOKENS_FOLDER,
+    accept_run,
+    check_begun,
+    check_free,
+    continued,
+    locked,
+    write_begun,
+    write_metrics,
+)
 from gatedrnn.training.schedule import gates_at, no_longer_better, plateau, rate, starts_averaging
 from gatedrnn.training.state import Progress, check_same, checksum, collect, restore
 
@@ -62,8 +72,9 @@ class Outcome:
 
 
 class Project(Protocol):
-    """Parameters by name → what the model is to be used with instead of some of them; its memory goes into checkpoints."""
+    """Parameters by name → what the model is to be used with instead of some of them; its name and memory go into checkpoints."""
 
+    name: str
     memory: dict[str, Tensor]
 
     def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -95,8 +106,9 @@ def train(
         project: applied to the weights for every step, validation and what is saved; steps add up in the weights behind them.
 
     Raises: DataError: the folder holds a run (without `resume`), one that is live, or a trained model without a checkpoint.
-        CheckpointError: its checkpoints are damaged. ArgumentError: the model cannot be built, the device is unknown, the text
-        is another one, or the loss explodes; the run then holds the best weights and its checkpoints.
+        CheckpointError: its checkpoints or another of its files are damaged, or a score is not finite. ArgumentError: the model
+        cannot be built, the device is unknown, the configuration or the text is another one, or the loss explodes; the run then
+        holds the best weights and its checkpoints.
     """
     keep_freed_memory()
     config = replace(config, model=replace(config.model, vocabulary_size=len(corpus.vocabulary)))
@@ -107,19 +119,22 @@ def train(
     with locked(folder) if fabric.is_global_zero else nullcontext():
         if not resume:
             check_free(folder)
-        saved = checkpoint.load(folder)
+        saved = checkpoint.load(folder) if resume and check_begun(folder) else None
         if saved is not None:
-            check_same(saved[1], corpus, fabric.world_size)
-        elif resume:
-            check_begun(folder)
+            continued(folder, config)
+            check_same(saved[1], corpus, fabric.world_size, "" if project is None else project.name)
         fabric.barrier()
         if fabric.is_global_zero:
-            write_run(folder, config, corpus.vocabulary, fresh=saved is None)
             if saved is None:
-                save_weights(folder, config.model, model.state_dict())
+                write_begun(folder, config, corpus.vocabulary)
+                save_weights(folder, config.model, model.state_dict(), trained=False)
+                accept_run(folder)
+            else:
+                save_config(folder, to_dict(config))
             corpus.cache(folder / TOKENS_FOLDER)
         fabric.barrier()
-        corpus.cache(folder / TOKENS_FOLDER)  # the others map what the first one wrote
+        if not fabric.is_global_zero:
+            corpus.cache(folder / TOKENS_FOLDER)  # as the first one wrote it
         loop = Loop(config, corpus, folder, display, fabric, model, project)
         if saved is not None:
             restore(loop, *saved)
@@ -146,6 +161,7 @@ class Loop:
             learning_rate=training.learning_rate,
             text=checksum(corpus["train"]),
             processes=fabric.world_size,
+            project="" if project is None else project.name,
         )
         self.gates: list[Any] = [layer.gates for layer in self.raw.layers]
         self.average: Average | None = None
@@ -324,10 +340,10 @@ class Loop:
         if self.average is None and starts_averaging(training, p.losses_nats):
             self.average = Average(self.raw)
         p.epoch, p.batch, p.total_nats, p.tokens, self.states = p.epoch + 1, 0, 0.0, 0, None
+        p.metrics = [*p.metrics, record]
         if self.fabric.is_global_zero:
-            append_metrics(self.folder, record)
+            write_metrics(self.folder, p.metrics)
             self.fabric.log_dict({k: v for k, v in record.items() if k != "step"}, step=p.step)
-        p.metrics = p.metrics + 1
         self.display.end_epoch(record)
         if self._mean(self._out_of_time())[0]:
             self.stop = self._budget()

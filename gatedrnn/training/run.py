@@ -1,4 +1,4 @@
-"""A run on disk: config.yaml, model.safetensors, vocabulary.json (and tokenizer.json), metrics.jsonl, the token cache."""
+"""A run on disk: config.yaml, model.safetensors, vocabulary.json (and tokenizer.json), their checksums, metrics.jsonl, caches."""
 
 import json
 from collections.abc import Collection, Iterator, Sequence
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gatedrnn.core.checksums import CHECKSUMS_FILE, accept, check_all
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.core.files import ROOM, write_text, write_yaml
+from gatedrnn.core.files import ROOM, remove_stale, to_json, write_text
 from gatedrnn.data import Vocabulary
+from gatedrnn.data.vocabulary import TOKENIZER_FILE
 from gatedrnn.models import LanguageModel
-from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, is_compressed
+from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, holds_trained, save_config
 from gatedrnn.training.config import RunConfig, read_run_config
 
 MAY_CHANGE = (
@@ -25,6 +27,8 @@ VOCABULARY_FILE = "vocabulary.json"
 METRICS_FILE = "metrics.jsonl"
 TOKENS_FOLDER = "tokens"
 CHECKPOINT_FOLDER = "checkpoint"
+LISTED = (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE, TOKENIZER_FILE)
+"""Files of a run whose checksums are kept; a checkpoint and the token cache have their own."""
 
 
 @dataclass(frozen=True)
@@ -65,44 +69,62 @@ def load_runs(folders: Sequence[str]) -> list[Run]:
     return [load_run(folder) for folder in folders]
 
 
+def checkpoints(folder: Path) -> list[Path]:
+    """A run's checkpoints, the newest first."""
+    return sorted((folder / CHECKPOINT_FOLDER).glob("step-*.safetensors"), reverse=True)
+
+
 def check_free(folder: Path) -> None:
-    """Raises DataError if the folder holds a run, so that none is ever overwritten."""
-    if (folder / CONFIG_FILE).exists() or (folder / WEIGHTS_FILE).exists():
+    """Raises DataError if the folder holds a run or a part of one, so that none is ever overwritten."""
+    own = (folder / name for name in (*LISTED, METRICS_FILE, CHECKSUMS_FILE))
+    found = [path for path in (*own, *checkpoints(folder)) if path.exists()]
+    if found:
         advice = "Go on with it by --resume, choose another --out, or delete the folder"
-        raise DataError(str(folder), "must not hold a run yet", "a run", advice)
+        raise DataError(str(folder), "must not hold a run yet", f"its {found[0].name}", advice)
 
 
-def check_begun(folder: Path) -> None:
-    """Raises DataError if the folder holds a trained model and no checkpoint: a fresh start would overwrite it.
+def check_begun(folder: Path) -> bool:
+    """Whether there is a checkpoint to go on from. Where there is none, nothing is trained, and a run may begin.
 
-    One that was killed before its first checkpoint is no such model: it has metrics of one epoch at most.
+    Raises: DataError: something is trained, and there is no checkpoint. CheckpointError: another of the run's files, but for its
+        log, is missing or is not as it was written.
     """
-    if not (folder / WEIGHTS_FILE).exists():
-        return
-    metrics = folder / METRICS_FILE
-    begun = metrics.exists() and len(metrics.read_bytes().splitlines()) <= 1
-    if not begun or is_compressed(folder):
-        rule, advice = "must have a checkpoint to go on from", "Choose another --out, or delete the folder"
-        raise DataError(str(folder), rule, "a trained model without one", advice)
+    if not checkpoints(folder):
+        log = folder / METRICS_FILE
+        if holds_trained(folder) or (log.exists() and log.stat().st_size):
+            rule, advice = "must have a checkpoint to go on from", "Choose another --out, or delete the folder"
+            raise DataError(str(folder), rule, "a trained model without one", advice)
+        return False
+    for name in (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE):
+        if not (folder / name).is_file():
+            raise CheckpointError(str(folder / name), "must exist", "no such file", "Restore it, or start another run")
+    check_all(folder)
+    return True
 
 
-def write_run(folder: Path, config: RunConfig, vocabulary: Vocabulary, *, fresh: bool) -> None:
-    """Write a run's configuration and, if it is fresh, its vocabulary and empty metrics. Raises: DataError: it cannot."""
-    write_yaml(folder / CONFIG_FILE, to_dict(config))
-    if fresh:
-        vocabulary.save(folder / VOCABULARY_FILE)
-        write_text(folder / METRICS_FILE, "")
+def write_begun(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> None:
+    """Write configuration, vocabulary and an empty log of a run that begins. Raises: DataError: they cannot be written."""
+    (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+    save_config(folder, to_dict(config))
+    vocabulary.save(folder / VOCABULARY_FILE)
+    write_metrics(folder, [])
 
 
-def continued(folder: Path, config: RunConfig, given: Collection[str]) -> RunConfig:
+def accept_run(folder: Path) -> list[str]:
+    """Take a run's files for right as they are now; the names of those that had changed. Raises: DataError: as `write_json`."""
+    return accept(folder, LISTED)
+
+
+def continued(folder: Path, config: RunConfig, given: Collection[str] | None = None) -> RunConfig:
     """The run's own configuration, with what may change in a run taken from `config`.
 
-    Args: given: keys ("model.cell") that a person set; every other one is the run's.
+    Args: given: keys ("model.cell") that a person set, None for all; every other one is the run's.
     Raises: ArgumentError: a key that may not change differs. ConfigError, CheckpointError: the run's file is damaged.
     """
     own = to_dict(read_run_config(folder / CONFIG_FILE))
     wanted = to_dict(config)
-    for key in sorted(given):
+    every = (f"{section}.{name}" for section, values in wanted.items() for name in values)
+    for key in sorted(every if given is None else given):
         section, name = key.split(".")[:2]
         if wanted[section][name] == own[section][name]:
             continue
@@ -116,7 +138,9 @@ def continued(folder: Path, config: RunConfig, given: Collection[str]) -> RunCon
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder, so that no second training writes into it; a killed process holds nothing.
+    """Hold a run's folder, so that no second training writes into it, and remove temporary files of killed ones.
+
+    A killed process holds nothing.
 
     Raises: DataError: another process holds it, or it cannot be written.
     """
@@ -132,27 +156,19 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(str(folder), "must be a folder that can be written", error.strerror, ROOM) from error
     try:
+        for place in (folder, folder / CHECKPOINT_FOLDER, folder / TOKENS_FOLDER):
+            remove_stale(place)
         yield
     finally:
         lock.release()
 
 
-def append_metrics(folder: Path, record: dict[str, Any]) -> None:
-    """Add one line to metrics.jsonl. Raises: DataError: it cannot be written."""
+def write_metrics(folder: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Write metrics.jsonl, a line an epoch. Raises: DataError: it cannot be written."""
     path = folder / METRICS_FILE
-    try:
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
-    except OSError as error:
-        raise DataError(str(path), "must be writable", error.strerror, ROOM) from error
+    write_text(path, "".join(to_json(record, str(path)) + "\n" for record in records))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All lines of metrics.jsonl."""
     return [json.loads(line) for line in (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()]
-
-
-def cut_metrics(folder: Path, lines: int) -> None:
-    """Keep the first lines of metrics.jsonl: what came after the checkpoint will come again."""
-    kept = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)[:lines]
-    write_text(folder / METRICS_FILE, "".join(kept))

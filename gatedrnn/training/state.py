@@ -11,7 +11,7 @@ from torch import Tensor
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import Corpus
 from gatedrnn.training.averaging import Average
-from gatedrnn.training.run import cut_metrics
+from gatedrnn.training.run import write_metrics
 
 if TYPE_CHECKING:
     from gatedrnn.training.loop import Loop
@@ -30,6 +30,7 @@ class Progress:
         averaged: steps in the average, None while there is none.
         total_nats, tokens, smooth_nats: of the current epoch.
         metrics: lines of metrics.jsonl.
+        project: how the weights are projected for every step, in words; nothing where they are not.
         learning_rate, text, processes: as configured, a checksum of the training text's tokens, and how many train.
         seconds: spent so far, over all sessions; validation_seconds: of the last validation.
     """
@@ -46,7 +47,8 @@ class Progress:
     total_nats: float = 0.0
     tokens: int = 0
     smooth_nats: float = 0.0
-    metrics: int = 0
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    project: str = ""
     learning_rate: float = 0.0
     text: int = 0
     processes: int = 1
@@ -62,8 +64,8 @@ def checksum(tokens: np.ndarray) -> int:
     return total
 
 
-def check_same(values: dict[str, Any], corpus: Corpus, processes: int) -> None:
-    """Raises ArgumentError if a checkpoint is of another text or number of processes; before anything is written."""
+def check_same(values: dict[str, Any], corpus: Corpus, processes: int, project: str) -> None:
+    """Raises ArgumentError if a checkpoint is of another text, projection or number of processes; before anything is written."""
     now = checksum(corpus["train"])
     if values["text"] != now:
         rule, got = (
@@ -71,6 +73,12 @@ def check_same(values: dict[str, Any], corpus: Corpus, processes: int) -> None:
             f"another text (checksum {now}, and {values['text']} before)",
         )
         raise ArgumentError("data.folder", rule, got, "Restore that text, or start another run")
+    if values["project"] != project:
+        rule, got = (
+            "must project the weights as the run began",
+            f"{project or 'none'}, and {values['project'] or 'none'} before",
+        )
+        raise ArgumentError("train --resume", rule, got, "Go on with the command that began it")
     if values["processes"] != processes:
         rule, got = "must go on with as many processes as it had", f"{processes}, and {values['processes']} before"
         raise ArgumentError("train --resume", rule, got, "Start as many")
@@ -132,7 +140,7 @@ def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) ->
         loop.project.memory |= {n.removeprefix("project."): t for n, t in tensors.items() if n.startswith("project.")}
     _restore_rank(loop, tensors)
     if loop.fabric.is_global_zero:
-        cut_metrics(loop.folder, p.metrics)
+        write_metrics(loop.folder, p.metrics)  # what came after the checkpoint will come again
 
 
 def _restore_rank(loop: "Loop", tensors: dict[str, Tensor]) -> None:

@@ -51,7 +51,7 @@ def fails(*arguments, code=1):
 
 def copy_of(run, folder, **data):
     """A copy of a run as `folder`, with these keys of its section `data`; None drops a key."""
-    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("tokens"))
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("tokens", "checksums.json"))
     path = folder / "config.yaml"
     config = yaml.safe_load(path.read_text())
     config["data"] = {key: value for key, value in (config["data"] | data).items() if data.get(key, 0) is not None}

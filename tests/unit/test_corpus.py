@@ -130,13 +130,17 @@ def test_cache_notices_a_change_of_the_same_size(tmp_path):
     assert cached(tmp_path)[0]["valid"].tolist() == [4, 0, 1]
 
 
-@pytest.mark.parametrize("damage", ["index", "missing", "truncated"])
+@pytest.mark.parametrize("damage", ["index", "brackets", "missing", "truncated", "ids"])
 def test_damaged_cache_is_rebuilt(tmp_path, damage):
     write(tmp_path)
     cached(tmp_path)
     index, array = tmp_path / "tokens" / "tokens.json", tmp_path / "tokens" / "train.int32"
     if damage == "index":
         index.write_text('{"files":')
+    elif damage == "brackets":
+        index.write_text("[" * 100_000)
+    elif damage == "ids":
+        array.write_bytes(array.read_bytes()[::-1])
     elif damage == "missing":
         array.unlink()
     else:

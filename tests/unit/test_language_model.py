@@ -169,7 +169,11 @@ def test_save_and_load(tmp_path, cell, tied):
     assert loaded.config == model.config and not loaded.training
     assert (loaded.decoder.weight is loaded.embedding.weight) is tied
     assert torch.equal(loaded(TOKENS).logits, model.eval()(TOKENS).logits)
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"config.yaml", "model.safetensors"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "config.yaml",
+        "model.safetensors",
+        "checksums.json",
+    }
 
 
 def test_save_and_load_keeps_gates_and_options(tmp_path):

@@ -104,7 +104,16 @@ def test_loss_falls_and_a_line_an_epoch_is_kept(corpus, tmp_path):
 def test_a_run_is_complete_on_disk_and_loads(corpus, tmp_path):
     run(corpus, tmp_path / "run", epochs=1)
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.yaml", "model.safetensors", "vocabulary.json", "metrics.jsonl", "tokens", "checkpoint"}
+    own = {
+        "config.yaml",
+        "model.safetensors",
+        "vocabulary.json",
+        "checksums.json",
+        "metrics.jsonl",
+        "tokens",
+        "checkpoint",
+    }
+    assert names == own
     loaded = load_run(tmp_path / "run")
     assert loaded.vocabulary.words == corpus.vocabulary.words
     assert loaded.config == RunConfig(

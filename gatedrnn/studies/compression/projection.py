@@ -21,12 +21,14 @@ class Projection:
     costs little beside a singular-value decomposition and keeps up with weights that change slowly.
 
     Args: model: whose weights; nothing of it is kept. scheme: as for `compressed`.
-    Attributes: memory: row spaces [columns, rank] of the last weights, by weight and first row, for a checkpoint.
+    Attributes: name: the scheme, for a checkpoint; memory: row spaces [columns, rank] of the last weights, by weight and first
+        row, likewise.
     Raises: ArgumentError: as `compressed`.
     """
 
     def __init__(self, model: LanguageModel, scheme: Scheme) -> None:
         self._places: dict[str, Places] = places_by_weight(model, scheme)
+        self.name = repr(scheme)
         self.memory: dict[str, Tensor] = {}
 
     def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

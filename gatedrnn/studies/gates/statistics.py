@@ -17,6 +17,7 @@ from gatedrnn.core.errors import DataError
 from gatedrnn.data import windows
 from gatedrnn.data.batching import PAD_TARGET
 from gatedrnn.models import LanguageModel
+from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 
 BINS = 50
@@ -131,7 +132,7 @@ class _LayerSums:
     def statistics(self) -> LayerStatistics:
         gates = {}
         for name, three in self.sums.items():
-            mean, low, high = (three / (self.tokens * self.units[name])).tolist()
+            mean, low, high = (finite(f"gates.{name}", three) / (self.tokens * self.units[name])).tolist()
             gates[name] = GateValues(mean, low, high, self.counts[name].tolist(), self.starts.get(name, 0.0))
         masters: dict[str, Any] = {}
         if "master_forget" in gates:

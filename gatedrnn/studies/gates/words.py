@@ -8,6 +8,7 @@ import torch
 from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModel
+from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 
 
@@ -40,6 +41,7 @@ def gates_by_word(
         inputs = torch.tensor([vocabulary.ids[EOS], *ids], device=device)[:, None]
         with torch.no_grad(), evaluating(model):
             traces = model.trace(inputs, None, range(1, len(model.layers) + 1))
-        layers = [{name: gate[1:, 0].double().mean(-1).tolist() for name, gate in trace.items()} for trace in traces]
+        means = [{name: gate[1:, 0].double().mean(-1) for name, gate in trace.items()} for trace in traces]
+        layers = [{name: finite(f"gates.{name}", mean).tolist() for name, mean in layer.items()} for layer in means]
         masters = [trace["master_forget"][1:, 0].double() for trace in traces if "master_forget" in trace]
         yield WordGates(tokens, layers, [syntactic_distance(gate).tolist() for gate in masters])

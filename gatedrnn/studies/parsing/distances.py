@@ -16,6 +16,7 @@ from gatedrnn.core.checks import one_of, positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModel
+from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.sequence.modes import nearly_float32
 
@@ -148,7 +149,7 @@ def _batch(
         by_layer[MEAN] = torch.stack([by_layer[layer] for layer in every]).mean(0)
     return [
         Reading(
-            {layer: by_layer[layer][1:length, b].tolist() for layer in layers},
+            {layer: finite("distances", by_layer[layer][1:length, b]).tolist() for layer in layers},
             {layer: gates_TBN[1:length, b].numpy().copy() for layer, gates_TBN in gates.items()} if keep else {},
         )
         for b, length in enumerate(lengths)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.models import LanguageModel
+from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 
 _LOGITS = 16 << 20
@@ -54,7 +55,7 @@ def _together(model: LanguageModel, sentences: list[tuple[int, ...]], eos: int) 
             pairs, node = torch.unique_consecutive(torch.stack((node, following)), dim=1, return_inverse=True)
             parents, tokens = pairs
             states = [tuple(state[:, parents.to(device)] for state in layer) for layer in output.states]
-    return totals.tolist()
+    return finite("log P", totals).tolist()
 
 
 def _whole(logits_NV: Tensor) -> Tensor:
@@ -72,7 +73,7 @@ def next_word_log_probabilities(
         with torch.no_grad(), evaluating(model):
             tokens = torch.tensor([eos, *prefix], device=model.embedding.weight.device)[:, None]
             logits_V = model(tokens).logits[-1, 0].double()
-        yield logits_V.log_softmax(-1)[choices].tolist()
+        yield finite("log P", logits_V.log_softmax(-1)[choices]).tolist()
 
 
 def pair_accuracy(model: LanguageModel, good: Sequence[list[int]], bad: Sequence[list[int]], eos: int) -> float:

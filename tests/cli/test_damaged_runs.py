@@ -1,0 +1,287 @@
+"""Whatever happens to the files of a run: damage is named, and nothing trained is ever overwritten."""
+
+import json
+import shutil
+from itertools import chain, combinations
+
+import pytest
+import yaml
+from safetensors.torch import load_file, save_file
+from terminal import call, fails, record, works
+
+from gatedrnn.data import write_corpus
+from gatedrnn.training import checkpoint
+from gatedrnn.training.run import METRICS_FILE, check_begun, read_metrics
+
+NEEDED = ("config.yaml", "model.safetensors", "vocabulary.json")
+SPARE = ("checksums.json", "metrics.jsonl", "tokens")
+PARTS = (*NEEDED, *SPARE, "checkpoint")
+MORE = ("--training.epochs", 2)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A text; `run` and `other`, trained on it for one epoch; `two`, for two."""
+    folder = tmp_path_factory.mktemp("damaged")
+    write_corpus(folder / "text", seed=1, train=40, valid=8, test=8)
+    sections = {
+        "data": {"folder": str(folder / "text"), "min_count": 1},
+        "model": {"cell": "onlstm", "embedding_size": 8, "hidden_sizes": [8], "chunk_size": 4},
+        "training": {"batch_size": 8, "sequence_length": 10, "device": "cpu", "checkpoint_minutes": 1e-9},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(sections))
+    config = ("--config", folder / "config.yaml")
+    works("train", *config, "--out", folder / "run", "--training.epochs", 1)
+    works("train", *config, "--out", folder / "other", "--training.epochs", 1, "--training.seed", 2)
+    works("train", *config, "--out", folder / "two", *MORE)
+    return folder
+
+
+@pytest.fixture
+def run(place, tmp_path):
+    """A copy of `run`."""
+    return shutil.copytree(place / "run", tmp_path / "run")
+
+
+def trained(folder):
+    """The bytes of all that was trained."""
+    files = (*folder.glob("model.safetensors"), *folder.glob("checkpoint/step-*"))
+    return {path.name: path.read_bytes() for path in files}
+
+
+def remove(path):
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def swap_two_words(run):
+    path = run / "vocabulary.json"
+    content = json.loads(path.read_text())
+    content["words"][5], content["words"][9] = content["words"][9], content["words"][5]
+    path.write_text(json.dumps(content))
+    return path
+
+
+def flip_a_bit(run):
+    path = run / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def turn_up_the_temperature(run):
+    path = run / "config.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["model"]["gates"] = {"temperature": 0.5}
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+CHANGES = (swap_two_words, flip_a_bit, turn_up_the_temperature)
+COMMANDS = {
+    "evaluate": ("evaluate", "RUN", "--data", "TEXT/valid.txt"),
+    "surprisal": ("surprisal", "RUN", "TEXT/valid.txt"),
+    "generate": ("generate", "RUN"),
+    "parse": ("parse", "RUN", "TEXT/valid.txt"),
+    "eval-parsing": ("eval-parsing", "RUN", "--treebank", "TEXT/test.trees"),
+    "eval-syntax": ("eval-syntax", "RUN", "--pairs", "grammar"),
+    "gates": ("gates", "RUN", "--data", "TEXT/valid.txt", "--out", "OUT"),
+    "gates of a sentence": ("gates", "RUN", "--sentence", "the old pilot sleeps", "--out", "OUT"),
+    "compress": ("compress", "RUN", "--method", "int8", "--out", "OUT"),
+    "resume": ("train", "--out", "RUN", "--resume", *MORE),
+}
+
+
+def command(name, run, place):
+    known = {"RUN": run, "OUT": run.parent / "out", "TEXT": place / "text"}
+    return [known.get(each, str(each).replace("TEXT", str(place / "text"))) for each in COMMANDS[name]]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_of_a_run_s_file_is_named_by_every_command(change, name, run, place):
+    path = change(run)
+    before = trained(run)
+    error = fails(*command(name, run, place))
+    assert f"{path}: must be as it was written; got another checksum than in checksums.json. Restore the file" in error
+    assert f"gatedrnn accept {run}" in error
+    assert trained(run) == before and not (run.parent / "out").exists()
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_made_on_purpose_is_accepted(change, run, place):
+    path = change(run)
+    assert record("accept", run) == {"run": str(run), "accepted": [path.name]}
+    assert record("evaluate", run, "--data", place / "text" / "valid.txt")["tokens"] > 0
+    assert works("accept", run) == f"nothing had changed in {run}\n"
+
+
+def test_only_a_run_is_accepted(run, tmp_path):
+    assert "nowhere: must be a run's folder; got no config.yaml" in fails("accept", tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+    (run / "model.safetensors").write_bytes(b"")
+    assert "model.safetensors: is damaged" in fails("accept", run)
+
+
+def test_a_run_without_checksums_is_read_in_silence(run, place):
+    (run / "checksums.json").unlink()
+    code, _, errors = call("evaluate", run, "--data", place / "text" / "valid.txt")
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"config.yaml": 1}', "[" * 100_000, "\0"])
+def test_damaged_checksums_are_named(content, run, place):
+    (run / "checksums.json").write_text(content)
+    assert "checksums.json: is damaged" in fails("evaluate", run, "--data", place / "text" / "valid.txt")
+    assert "checksums.json: is damaged" in fails("train", "--out", run, "--resume", *MORE)
+    assert record("accept", run)["accepted"] == ["config.yaml", "model.safetensors", "vocabulary.json"]
+
+
+def test_other_ids_in_the_token_cache_are_never_trained_on(run, place):
+    for name in ("train", "valid"):
+        path = run / "tokens" / f"{name}.int32"
+        content = path.read_bytes()
+        path.write_bytes(content[4:] + content[:4])
+    works("train", "--out", run, "--resume", *MORE)
+    assert trained(run)["model.safetensors"] == trained(place / "two")["model.safetensors"]
+
+
+# Finite weights that overflow.
+
+
+@pytest.fixture(scope="module")
+def overflowing(place):
+    """A copy of `run` whose weights are finite and too large."""
+    folder = shutil.copytree(place / "run", place / "large")
+    weights = {name: value * 1e38 for name, value in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors")
+    works("accept", folder)
+    return folder
+
+
+@pytest.mark.parametrize("json_too", [(), ("--json",)], ids=["plain", "json"])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "resume"])
+def test_a_score_that_is_not_finite_is_one_line(name, json_too, overflowing, place):
+    code, out, error = call(*command(name, overflowing, place), *json_too)
+    assert code == 1 and error.count("\n") == 1, (code, error)
+    assert "must be finite; got NaN or infinity. The weights are damaged or too large" in error
+    assert "nan" not in out.lower() and not (place / "out").exists()
+
+
+def test_a_weight_that_is_not_finite_is_one_line(run, place):
+    weights = load_file(run / "model.safetensors")
+    weights["decoder.bias"][3] = float("nan")
+    save_file(weights, run / "model.safetensors")
+    error = fails("generate", run)
+    assert "must hold finite weights; got decoder.bias with NaN or infinity" in error
+
+
+# Nothing trained is ever overwritten.
+
+SUBSETS = [*chain.from_iterable(combinations(PARTS, size) for size in (1, 2, len(PARTS) - 1, len(PARTS)))]
+
+
+def goes_on(missing):
+    return not {*NEEDED, "checkpoint"} & set(missing)
+
+
+def begins(missing):
+    return {"model.safetensors", "checkpoint", "metrics.jsonl"} <= set(missing)
+
+
+@pytest.mark.parametrize("missing", [m for m in SUBSETS if not goes_on(m) and not begins(m)], ids="+".join)
+def test_without_these_files_a_resume_says_why_not_and_changes_nothing(missing, run):
+    for name in missing:
+        remove(run / name)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    error = fails("train", "--out", run, "--resume", *MORE)
+    assert "must exist; got no such file" in error or "must have a checkpoint to go on from" in error
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert after == before and not (run / "text").exists()
+
+
+@pytest.mark.parametrize("missing", [m for m in SUBSETS if goes_on(m)], ids="+".join)
+def test_without_these_files_a_resume_ends_in_the_same_bits(missing, run, place):
+    for name in missing:
+        remove(run / name)
+    works("train", "--out", run, "--resume", *MORE)
+    same_as_two(run, place)
+
+
+def same_as_two(run, place):
+    assert trained(run)["model.safetensors"] == trained(place / "two")["model.safetensors"]
+    ours, theirs = ([record["valid_loss_nats"] for record in read_metrics(one)] for one in (run, place / "two"))
+    assert ours == theirs and len(ours) == 2
+
+
+@pytest.mark.parametrize("keep", [0, 0.5, 0.99])
+@pytest.mark.parametrize(
+    "name", [*NEEDED, "metrics.jsonl", "tokens/tokens.json", "tokens/train.int32", "newest", "older", "both"]
+)
+def test_with_a_cut_file_a_resume_ends_in_the_same_bits_or_changes_nothing(name, keep, run, place):
+    newest, older = sorted((run / "checkpoint").glob("step-*"), reverse=True)
+    cut = {"newest": [newest], "older": [older], "both": [newest, older]}.get(name, [run / name])
+    for path in cut:
+        content = path.read_bytes()
+        path.write_bytes(content[: int(keep * len(content))])
+    before = trained(run)
+    if name in NEEDED or name == "both":
+        error = fails("train", "--out", run, "--resume", *MORE)
+        assert str(run) in error
+        assert trained(run) == before
+    else:
+        works("train", "--out", run, "--resume", *MORE)
+        same_as_two(run, place)
+
+
+@pytest.mark.parametrize("left", [*PARTS[:5], "checkpoint"])
+def test_training_without_resume_begins_beside_no_part_of_a_run(left, run, place):
+    for name in {*PARTS} - {left}:
+        remove(run / name)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    error = fails("train", "--config", place / "config.yaml", "--out", run)
+    assert "must not hold a run yet; got its" in error and "Go on with it by --resume, choose another --out" in error
+    assert "must not hold a run yet" in fails("compress", place / "other", "--method", "int8", "--out", run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_training_on_after_compression_never_goes_on_with_another_run(run, place):
+    retrain = ("compress", place / "other", "--method", "svd", "--rank", 2, "--retrain", 2, "--resume", "--out", run)
+    before = trained(run)
+    assert "must be as in the run" in fails(*retrain)
+    assert trained(run) == before
+    for path in (run / "checkpoint").glob("step-*"):
+        path.unlink()
+    assert "must have a checkpoint to go on from" in fails(*retrain)
+    assert trained(run) == {"model.safetensors": before["model.safetensors"]}
+
+
+def test_a_text_beside_the_run_is_not_overwritten(tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_text("a text of mine\n")
+    assert "text: must not exist yet" in fails("train", "--out", tmp_path)
+    assert (tmp_path / "text" / "train.txt").read_text() == "a text of mine\n"
+
+
+def test_a_compression_that_fails_removes_its_own_files_alone(overflowing, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    fails("compress", overflowing, "--method", "int8", "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(run, place, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    out = run.parent / "new"
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", kill)
+        with pytest.raises(Killed):
+            call("train", "--config", place / "config.yaml", "--out", out, *MORE)
+    assert (out / "model.safetensors").exists() and not check_begun(out)
+    assert not (out / METRICS_FILE).read_text()
+    works("train", "--out", out, "--resume", *MORE)
+    same_as_two(out, place)
