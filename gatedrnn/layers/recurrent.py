@@ -156,7 +156,7 @@ class RecurrentBase(nn.Module, ABC):
     def request(self, place: int, x_TBD: Tensor, state: State, **fields: Any) -> Request:
         """The request for one layer and direction (`place` counts both), with its temperature, and weight dropout drawn."""
         names = self._names[place]
-        held = self._parameters  # asked first: a module's getattr takes longer than the look-up
+        held: dict[str, Any] = self._parameters  # asked first: a module's getattr takes longer than the look-up
         weights = {name: getattr(self, own) if held.get(own) is None else held[own] for name, own in names.items()}
         if self.training and self.weight_dropout:
             weights["weight_hh"] = dropped_weight(weights["weight_hh"], self.weight_dropout)

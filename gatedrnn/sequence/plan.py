@@ -70,7 +70,7 @@ class Plan:
 
 
 _KNOWN: dict[tuple[Step, int], tuple[Spec, Plan | str]] = {}
-"""By equation and by the Spec object, which is held, so that its id stays its own: comparing two Specs takes as long as planning."""
+"""By equation and by the Spec object, which is held, so that no other has its id; comparing Specs takes as long as planning."""
 _MOST_KNOWN = 1024
 
 

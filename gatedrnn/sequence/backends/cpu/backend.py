@@ -55,7 +55,7 @@ class Cpu:
                 extra = fold_extra(extra, request.spec, request.spec.extras[0], scale)
             scale = in_columns(plan, scale)
             bias = bias * scale
-        h0, c0 = _as(state[0], dtype), _as(state[1], dtype) if len(state) > 1 else None
+        h0, c0 = _as(state[0], dtype), _as(state[-1], dtype) if len(state) > 1 else None
         draw = request.noise if isinstance(request.noise, Draw) and lengths is None else None
         noise = None if draw else request.drawn_noise()
         noise = None if noise is None else rotated(plan, _as(noise, dtype))
@@ -67,11 +67,11 @@ class Cpu:
             output_TBH, gates, _, h_n, c_n = self._forward(*given, bool(request.return_gates))
         else:
             output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*given)
-        finals = (_as(h_n, state[0].dtype), _as(c_n, state[1].dtype)) if len(state) > 1 else (_as(h_n, state[0].dtype),)
+        finals = tuple(_as(after, before.dtype) for after, before in zip((h_n, c_n), state, strict=False))
         trace = None
         if request.return_gates:
             trace = _laid_out(gates_of(plan, request.spec, gates, request.wants), lengths, T, B)
-        return Result(_as(output_TBH, state[0].dtype), finals, trace)
+        return Result(_as(output_TBH, finals[0].dtype), finals, trace)
 
     @functools.cached_property
     def _forward(self) -> Any:

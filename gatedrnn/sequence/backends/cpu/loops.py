@@ -82,8 +82,8 @@ def forward_loop(row, second_row):
 
     def forward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, direct_w,
-        direct_u, noisy, blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance, extra, G, out, cs,
-        h0, c0, hn, cn, scratch, scratch_size, left, left_size,
+        direct_u, noisy, blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance,
+        extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size, left, left_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
         registers = scratch + q * scratch_size
@@ -223,8 +223,9 @@ def backward_loop(row, second_row):
 
     def backward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, carries, need_dx,
-        need_dw, need_du, scaled, offsets, prev, x, W, U, P, scale, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g, grad_g_stride,
-        dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size, left, left_size,
+        need_dw, need_du, scaled, offsets, prev, x, W, U, P, scale, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g,
+        grad_g_stride, dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size, left,
+        left_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
         registers = scratch + q * scratch_size

@@ -25,10 +25,10 @@ from gatedrnn.sequence.plan import Plan
 
 
 def _kind(products: str, dtype: torch.dtype) -> str:
-    """Of what was asked for; `split` is for float32 on matrix registers."""
-    if products == "float" or (products == "split" and (dtype != torch.float32 or best().half != "amx")):
-        return kind_of(dtype)
-    return products
+    """Of what was asked for, if it is any faster here: `split` on matrix registers, `bf16` where there are products for it."""
+    half = best().half
+    useful = {"float": False, "split": half == "amx" and dtype == torch.float32, "bf16": half != "wide"}[products]
+    return products if useful else kind_of(dtype)
 
 
 def forward(
@@ -115,8 +115,8 @@ def forward(
 
 @functools.lru_cache(maxsize=256)
 def _forward_loop(
-    plan: str, T: int, B: int, N: int, D: int, dtype: torch.dtype, reverse: bool, keep: bool, kind: str, rank: int, team_size: int,
-    target: Target,
+    plan: str, T: int, B: int, N: int, D: int, dtype: torch.dtype, reverse: bool, keep: bool, kind: str, rank: int,
+    team_size: int, target: Target,
 ) -> Loop:  # fmt: skip
     """The loop for so many tokens: whether it reads W and U as they lie or packs them, and the room that it needs."""
     p = Plan.of(plan)

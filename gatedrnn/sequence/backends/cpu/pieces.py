@@ -50,7 +50,7 @@ def rank_of(*weights: list[Block]) -> int:
 def tables(
     plan: Plan, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None, panel: int
 ) -> tuple[Tensor, Tensor]:
-    """Tables of W and U of a layer, of which at least one is compressed; U's second product, if the cell has one, behind the first.
+    """Tables of W and U of a layer, of which at least one is compressed; a second product's with U stands behind the first's.
 
     A compressed weight never changes and keeps its tables; one of a dense weight is made at every call.
     """

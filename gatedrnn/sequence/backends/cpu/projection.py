@@ -23,14 +23,15 @@ def linear(x: Tensor, weight: "CompressedWeight", bias: Tensor | None) -> Tensor
     scratch = round_up(REGISTERS + target.rows * target.panel, ALIGN)
     left = left_bytes(target.panel, rank_of(weight.blocks), C)
     out = memory.empty(*x.shape[:-1], V, dtype=torch.float32)
-    held = memory.lend(threads * (4 * scratch + left))
-    edge = held.data_ptr() + -held.data_ptr() % memory.LINE_BYTES
+    held, size = memory.lend(threads * (4 * scratch + left)), memory.LINE_BYTES
+    edge = held.data_ptr() + -held.data_ptr() % size
+    bias = memory.empty(V, dtype=torch.float32).zero_() if bias is None else bias.contiguous()
     kernel("linear", "linear", target, "small")(
         threads,
         {
             "N": len(rows), "K": C, "columns": V, "ldg": V, "panel": target.panel, "tall": target.rows, "x": rows,
-            "PW": linear_table(weight, target.panel), "bias": memory.empty(V, dtype=torch.float32).zero_() if bias is None else bias.contiguous(), "G": out,
-            "scratch_size": scratch, "scratch": edge, "left_size": left, "left": edge + 4 * threads * scratch,
+            "PW": linear_table(weight, target.panel), "bias": bias, "G": out, "scratch_size": scratch, "scratch": edge,
+            "left_size": left, "left": edge + 4 * threads * scratch,
         },
     )  # fmt: skip
     return out

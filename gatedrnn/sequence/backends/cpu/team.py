@@ -6,6 +6,7 @@ forked child (whose pool is gone), a team has one thread.
 
 import array
 import ctypes
+import functools
 import os
 import sys
 import warnings

@@ -1,14 +1,14 @@
-"""Vanilla RNN: one row block. `rows(φ, φ')` gives the pair of functions for a nonlinearity."""
+"""Vanilla RNN: one row block. `rows(φ, …)` gives the pair of functions for a nonlinearity."""
 
 from numba import njit
 
 from gatedrnn.sequence.backends.cpu.functions import sigmoid, sigmoid_slope, tanh, tanh_slope
-from gatedrnn.sequence.backends.cpu.lanewise import choose_positive
+from gatedrnn.sequence.backends.cpu.lanewise import choose_positive, maximum
 from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
 
 
-def rows(phi, slope):
-    """(forward, backward) of h = φ(·), where slope(φ(x)) = φ'(x)."""
+def rows(phi, back):
+    """(forward, backward) of h = φ(·), where back(d, φ(x)) = d · φ'(x)."""
 
     @njit
     def forward(g, h_prev, c_prev, c, h, extra, scratch, H, K, C, hard):
@@ -28,23 +28,33 @@ def rows(phi, slope):
         W = lanes(g)
         for j in range(0, H - W + 1, W):
             d = load(dh + j, W) + load(grad_h + j, W) + load(grad_g + j, W)
-            store(dg + j, d * slope(load(g + j, W)), W)
+            store(dg + j, back(d, load(g + j, W)), W)
         if H % W:
             j, n = H - H % W, H % W
             d = load(dh + j, n) + load(grad_h + j, n) + load(grad_g + j, n)
-            store(dg + j, d * slope(load(g + j, n)), n)
+            store(dg + j, back(d, load(g + j, n)), n)
 
     return forward, backward
 
 
 @njit
-def _relu(x):
-    return choose_positive(x, x, x * 0.0)
+def _tanh_back(d, y):
+    return d * tanh_slope(y)
 
 
 @njit
-def _relu_slope(y):
-    return choose_positive(y, 1.0, 0.0)
+def _sigmoid_back(d, y):
+    return d * sigmoid_slope(y)
 
 
-TANH, RELU, SIGMOID = rows(tanh, tanh_slope), rows(_relu, _relu_slope), rows(sigmoid, sigmoid_slope)
+@njit
+def _relu(x):
+    return maximum(x, 0.0)
+
+
+@njit
+def _relu_back(d, y):
+    return choose_positive(y, d, 0.0)
+
+
+TANH, RELU, SIGMOID = rows(tanh, _tanh_back), rows(_relu, _relu_back), rows(sigmoid, _sigmoid_back)
