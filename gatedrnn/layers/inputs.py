@@ -172,7 +172,8 @@ def _autocast(like: Tensor) -> bool:
 
 def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
     integers = torch.int64 if isinstance(lengths, list | tuple) and not lengths else None
-    lengths_B = torch.as_tensor(lengths, dtype=integers)  # checked where they are: on the CPU no GPU is waited for
+    place = None if isinstance(lengths, Tensor) else "cpu"  # checked where they are: on the CPU no GPU is waited for
+    lengths_B = torch.as_tensor(lengths, dtype=integers, device=place)
     if lengths_B.is_floating_point() or lengths_B.dtype == torch.bool or list(lengths_B.shape) != [x_TBD.shape[1]]:
         got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)}"
         raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers", got, "Give one length a row")
@@ -182,4 +183,4 @@ def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
             raise ArgumentError(
                 f"{owner}.lengths", f"must lie in 1…{len(x_TBD)}", f"{low}…{high}", "Drop empty rows, or pad the input"
             )
-    return lengths_B.to(x_TBD.device, torch.int64)
+    return lengths_B.to(x_TBD.device, torch.int64).contiguous()

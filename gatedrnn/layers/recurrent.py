@@ -19,9 +19,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.dropout import dropped_weight
 from gatedrnn.layers.inputs import Batch, read_input, read_state
-from gatedrnn.layers.repeat import again, forget, remember, small
 from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, fold_noise, plan_noise, scale
-from gatedrnn.sequence.backends.cpu import packs
 
 
 class RecurrentBase(nn.Module, ABC):
@@ -85,9 +83,7 @@ class RecurrentBase(nn.Module, ABC):
             nn.init.uniform_(parameter, -bound, bound)
 
     def flatten_parameters(self) -> None:
-        """Forget the weights that inference keeps packed: needed after a change of a few elements through `.data` alone."""
-        forget(self)
-        packs.drop()
+        """Nothing, as there is nothing to flatten: torch.nn.LSTM's method, for code that calls it."""
 
     @property
     def all_weights(self) -> list[list[Tensor]]:
@@ -119,18 +115,12 @@ class RecurrentBase(nn.Module, ABC):
             list by layer and direction of {gate name: [T, B, N]}, batch second unless `batch_first`, in the batch's own order.
         Raises: ArgumentError: a shape, type, length or number of states does not fit.
         """
-        bare = lengths is None and noise is None and not (return_gates or self.training)
-        if bare and small(input):
-            known = again(self, input, hx)
-            if known is not None:
-                return known
         owner = type(self).__name__
         named = return_gates if isinstance(return_gates, bool) else tuple(return_gates)
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shape(batch), batch)
         self._check_noise(noise, batch)
         x_TBD, finals, traces = batch.x_TBD, [], []
-        requests: list[Request] = []
         for layer in range(self.num_layers):
             if layer:
                 x_TBD = F.dropout(x_TBD, self.dropout, self.training)
@@ -142,13 +132,9 @@ class RecurrentBase(nn.Module, ABC):
                 outputs.append(result.output_TBH)
                 finals.append(result.state)
                 traces.append(self._named(named, result.trace or {}))
-                if bare and small(input):
-                    requests.append(request)
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         stacked = tuple(batch.restore_state(torch.stack(layers)) for layers in zip(*finals, strict=True))
         result = batch.restore(x_TBD), stacked if len(self.spec.states) > 1 else stacked[0]
-        if bare and small(input):
-            remember(self, input, requests)
         if not return_gates:
             return result
         return *result, [{name: batch.restore_gate(gate) for name, gate in trace.items()} for trace in traces]

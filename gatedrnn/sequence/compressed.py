@@ -4,7 +4,7 @@ The `cpu` backend's kernels read the small forms. Whatever else meets such a ten
 indexing) gets the dense matrix, made for the occasion.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -20,7 +20,15 @@ from gatedrnn.sequence.modes import plain
 
 _ATEN: Any = torch.ops.aten
 _ASK_THE_TYPE = (_ATEN.new_empty.default, _ATEN.new_full.default, _ATEN.new_ones.default, _ATEN.new_zeros.default)
+_KEPT_TABLES = 4  # of a weight: as many temperatures and instruction sets as take turns
 _SET_DATA: Any = Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+class _Tables(dict[Hashable, Tensor]):
+    """What kernels made of a weight: it goes into no copy and no file."""
+
+    def __reduce__(self) -> Any:
+        return _Tables, ()
 
 
 @final
@@ -42,6 +50,7 @@ class CompressedWeight(Tensor):
 
     def __init__(self, blocks: Sequence[Block], columns: int) -> None:
         self.blocks = [Block(b.first, b.last, b.form, {n: p.contiguous() for n, p in b.parts.items()}) for b in blocks]
+        self._tables = _Tables()
 
     def dense(self) -> Tensor:
         """The matrix, float32."""
@@ -54,6 +63,15 @@ class CompressedWeight(Tensor):
             for block in self.blocks
             for part, value in block.parts.items()
         }
+
+    def remembered(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` makes of this weight, which never changes: made once for each of the last few keys."""
+        table = self._tables.get(key)
+        if table is None:
+            table = make()
+            kept = list(self._tables.items())[1 - _KEPT_TABLES :]
+            self._tables = _Tables([*kept, (key, table)])  # another thread may read the old one
+        return table
 
     def __repr__(self, **_: Any) -> str:
         kinds = ", ".join(f"{block.first}…{block.last - 1} {block.form}" for block in self.blocks)
@@ -76,7 +94,7 @@ class CompressedWeight(Tensor):
             if not isinstance(args[1], CompressedWeight):
                 got, advice = str(args[1].dtype), "Make it dense first: model.expand()"
                 raise ArgumentError("CompressedWeight", "stays float32", got, advice)
-            args[0].blocks = args[1].blocks
+            args[0].blocks, args[0]._tables = args[1].blocks, _Tables()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
@@ -148,9 +166,17 @@ def _refuse_writing(func: Any, args: tuple[Any, ...]) -> None:
 
 def _linear(input: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor | None:
     """x Wᵀ + b by the kernels, if only the numbers are wanted; else None."""
-    if not isinstance(weight, CompressedWeight) or isinstance(bias, CompressedWeight) or not plain(input):
+    if not isinstance(weight, CompressedWeight) or isinstance(bias, CompressedWeight):
+        return None
+    if not plain(input) or (bias is not None and not plain(bias)):
         return None
     if input.dtype != torch.float32 or unavailable(input) is not None or torch.is_autocast_enabled("cpu"):
+        return None
+    if input.dim() == 0 or input.shape[-1] != weight.shape[1]:  # PyTorch says so
+        return None
+    if bias is not None and (
+        bias.shape != weight.shape[:1] or bias.dtype != input.dtype or bias.device != input.device
+    ):
         return None
     from gatedrnn.sequence.backends.cpu.projection import linear
 

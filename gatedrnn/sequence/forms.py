@@ -132,7 +132,7 @@ def rows(blocks: Iterable[Block], columns: int, index: Tensor) -> Tensor:
     if len(blocks) == 1:
         parts = {name: part if name in _SHARED else part[flat] for name, part in blocks[0].parts.items()}
         return FORMS[blocks[0].form](parts, columns).view(*index.shape, columns)
-    found = torch.empty(index.numel(), columns)
+    found = torch.empty(index.numel(), columns, dtype=torch.float32, device=index.device)
     for block in blocks:
         here = ((flat >= block.first) & (flat < block.last)).nonzero().squeeze(1)
         at = flat[here] - block.first
@@ -189,7 +189,7 @@ def grid(matrix: Tensor, step: float) -> tuple[str, Parts]:
     """The matrix rounded to multiples of `step`, and the form with the fewest bits that holds them."""
     codes = (matrix / step).round()
     largest = float(codes.abs().max()) if codes.numel() else 0.0
-    size = torch.tensor([step])
+    size = torch.tensor([step], dtype=torch.float32, device=matrix.device)
     if largest <= 7:
         return "grid4", {"codes": _nibbles(codes), "step": size}
     if largest <= 127:

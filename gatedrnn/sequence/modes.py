@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,15 +69,19 @@ def transformed() -> bool:
     return forward_ad._current_level >= 0 or _FUNCTORCH.peek_interpreter_stack() is not None
 
 
-def plain(x: object) -> TypeGuard[Tensor]:
-    """Whether nothing but the numbers is wanted of x: no gradient, graph, trace, profile or subclass that an operator serves."""
-    return (
-        not torch.compiler.is_compiling()
-        and not torch.is_grad_enabled()
-        and type(x) is Tensor
-        and not transformed()
-        and not torch._C._get_tracing_state()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not torch._C._is_torch_function_mode_enabled()
-        and not profiler._is_profiler_enabled
-    )
+def plain(*tensors: object) -> bool:
+    """Whether nothing but numbers is wanted of these: no gradient, graph, trace, profile or subclass that an operator serves."""
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._is_torch_function_mode_enabled()
+        or torch._C._get_tracing_state()
+        or profiler._is_profiler_enabled
+        or transformed()
+    ):
+        return False
+    grad = torch.is_grad_enabled()
+    return all(type(t) in _ORDINARY and not (grad and t.requires_grad) for t in tensors)  # type: ignore[attr-defined]
+
+
+_ORDINARY = (Tensor, torch.nn.Parameter, torch.nn.Buffer)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
+from gatedrnn.sequence.compressed import CompressedWeight
+from gatedrnn.sequence.modes import plain
 from gatedrnn.sequence.perturb import Draw
 
 
@@ -34,6 +36,15 @@ class Request:
     lengths_B: Tensor | None = None
     reverse: bool = False
     return_gates: bool | tuple[str, ...] = False
+
+    def tensors(self) -> list[Tensor]:
+        """All that is given."""
+        given = [self.x_TBD, *self.state, *self.params.tensors()]
+        return given if self.noise is None or isinstance(self.noise, Draw) else [*given, self.noise]
+
+    def only_numbers(self) -> bool:
+        """Whether nothing but numbers is wanted: see `plain`."""
+        return plain(*(tensor for tensor in self.tensors() if not isinstance(tensor, CompressedWeight)))
 
     def wants(self, gate: str) -> bool:
         """Whether the trace of this gate is wanted."""

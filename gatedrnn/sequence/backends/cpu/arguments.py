@@ -1,6 +1,6 @@
 """What the loops are called with: a layer's sizes, worked out once, then addresses, and scratch for every thread.
 
-Dimensions: N tokens, D input, B batch, H hidden, G columns of gates.
+Dimensions: T steps, N tokens, D input, B batch, H hidden, G columns of gates.
 """
 
 import array
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.backends.cpu import memory, team
 from gatedrnn.sequence.backends.cpu.kernels import Kernel, kernel
 from gatedrnn.sequence.backends.cpu.sizes import (
@@ -47,7 +49,7 @@ class Loop:
     """
 
     kernel: Kernel
-    fixed: list[int]
+    fixed: "array.array[int]"
     free: dict[str, int]
     threads: int
     kind: str
@@ -59,28 +61,19 @@ class Loop:
     backward_room: int
     panel: int
 
-    @property
-    def form(self) -> tuple[str, int]:
-        """What packed weights look like: they serve every loop of the same form."""
-        return self.kind, self.panel
-
-    def lend(self) -> tuple[int, int]:
-        """Addresses of scratch and of room for a left factor, for all threads; this thread's until the next call."""
-        scratch = memory.lend("scratch", self.threads * self.scratch, self.real)
-        return scratch, memory.lend("left", self.threads * self.left, self.packed)
-
-    def filled(self, values: Values) -> list[int]:
-        """All arguments in order: tensors by address, None as address 0."""
-        arguments = self.fixed.copy()
+    def __call__(self, values: Values, rooms: dict[str, int]) -> None:
+        """Run it: `values` for what is free (tensors by address, None as address 0), and room of so many bytes, lent for the run."""
+        size, packed = self.real.itemsize, self.packed.itemsize
+        rooms |= {"scratch": self.threads * self.scratch * size, "left": self.threads * self.left * packed}
+        held, places = memory.lend(*rooms.values())
+        arguments, free = self.fixed[:], self.free
         for name, value in values.items():
-            arguments[self.free[name]] = value.data_ptr() if isinstance(value, Tensor) else value or 0
-        return arguments
-
-    def __call__(self, values: Values) -> None:
-        """Run it with `values` for all that is free but scratch, which is lent here."""
-        values["scratch"], values["left"] = self.lend()
-        assert len(values) == len(self.free), values.keys() ^ self.free.keys()
-        team.run(self.kernel.address, array.array("q", self.filled(values)), self.threads)
+            arguments[free[name]] = value.data_ptr() if isinstance(value, Tensor) else value or 0
+        for name, place in zip(rooms, places, strict=True):
+            arguments[free[name]] = place
+        assert len(values) + len(rooms) == len(free), (values.keys() | rooms.keys()) ^ free.keys()
+        team.run(self.kernel.address, arguments, self.threads)
+        del held
 
 
 def threads_for(plan: Plan, tokens: int, width: int) -> int:
@@ -110,7 +103,7 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
     compiled = kernel(plan.kernel, direction, target, kind)
     return Loop(
         kernel=compiled,
-        fixed=[sizes.get(name, 0) for name in compiled.names],
+        fixed=array.array("q", [sizes.get(name, 0) for name in compiled.names]),
         free={name: place for place, name in enumerate(compiled.names) if name not in sizes},
         threads=threads,
         kind=kind,
@@ -129,12 +122,93 @@ def leading(plan: Plan) -> int:
     return round_up(plan.columns, ALIGN)
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How the tokens of a batch lie packed, the longest sequence first.
+
+    Args:
+        offsets: first token of each step, and the number of tokens, int64 [T + 1].
+        previous: the token before each in its sequence, −1 − b where that is initial state b; int64 [N].
+        order: the batch's rows, longest first [B]; None, and what follows, where all have T steps: then tokens lie as they are.
+        index: the place of each token in [T · B], [N].
+        places: the token at each place [T · B], any where there is none.
+        dead: places without a token [T · B, 1].
+    """
+
+    offsets: Tensor
+    previous: Tensor
+    order: Tensor | None = None
+    index: Tensor | None = None
+    places: Tensor | None = None
+    dead: Tensor | None = None
+
+    def packed(self, values_TBX: Tensor) -> Tensor:
+        """What belongs to places [T, B, X] as tokens [N, X]."""
+        flat = values_TBX.reshape(-1, values_TBX.shape[-1])
+        return flat.contiguous() if self.index is None else flat.index_select(0, self.index)
+
+    def padded(self, values_NX: Tensor, T: int, B: int) -> Tensor:
+        """What belongs to tokens as places [T, B, X], 0 where there is no token."""
+        if self.places is not None and self.dead is not None:
+            values_NX = values_NX.index_select(0, self.places).masked_fill_(self.dead, 0)
+        return values_NX.view(T, B, values_NX.shape[-1])
+
+    def sorted(self, rows_BX: Tensor) -> Tensor:
+        """Rows of the batch, longest first."""
+        return rows_BX.contiguous() if self.order is None else rows_BX.index_select(0, self.order)
+
+    def unsorted(self, rows_BX: Tensor) -> Tensor:
+        """The rows in the batch's own order again."""
+        return rows_BX if self.order is None else torch.empty_like(rows_BX).index_copy_(0, self.order, rows_BX)
+
+
+_SMALL_TOKENS = 1 << 12
+"""Layouts up to this size are kept."""
+
+
+def layout(lengths_B: Tensor | None, steps: int, batch: int, reverse: bool) -> Layout:
+    """The layout of sequences of these lengths, or of all T steps. Raises: ArgumentError: lengths are no int64 [B] in 1 … T."""
+    if lengths_B is None:
+        return (_even if steps * batch <= _SMALL_TOKENS else _even.__wrapped__)(steps, batch, reverse)
+    if lengths_B.dtype != torch.int64 or lengths_B.shape != (batch,) or lengths_B.device.type != "cpu":
+        got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)} on {lengths_B.device}"
+        raise ArgumentError("recurrence.lengths", f"must be int64 of shape [{batch}] on the CPU", got, "Convert them")
+    low, high = map(int, lengths_B.aminmax()) if batch else (1, 1)
+    if low < 1 or high > steps:
+        advice = "Drop empty rows, or pad the input"
+        raise ArgumentError("recurrence.lengths", f"must lie in 1…{steps}", f"{low}…{high}", advice)
+    return _ragged(lengths_B, steps, batch, reverse)
+
+
 @functools.lru_cache(maxsize=64)
-def even(steps: int, batch: int, reverse: bool) -> tuple[Tensor, Tensor]:
-    """Offsets [T + 1] and previous tokens [T·B] of sequences that all have T steps."""
-    n, last = torch.arange(steps * batch), (steps - 1) * batch
+def _even(steps: int, batch: int, reverse: bool) -> Layout:
+    n, last = torch.arange(steps * batch, device="cpu"), (steps - 1) * batch
     previous = torch.where(n >= last, last - 1 - n, n + batch) if reverse else torch.where(n < batch, -1 - n, n - batch)
-    return torch.arange(steps + 1) * batch, previous
+    return Layout(torch.arange(steps + 1, device="cpu") * batch, previous)
+
+
+def _ragged(lengths_B: Tensor, T: int, B: int, reverse: bool) -> Layout:
+    order = torch.argsort(lengths_B, descending=True, stable=True)
+    sorted_B = lengths_B.index_select(0, order)
+    alive_TB = torch.arange(T, device="cpu")[:, None] < sorted_B
+    offsets = F.pad(alive_TB.sum(1).cumsum(0), (1, 0))
+    t, b = alive_TB.nonzero().unbind(1)
+    if reverse:
+        first = t + 1 == sorted_B[b]
+        previous = torch.where(first, -1 - b, offsets[(t + 1).clamp_max(T)] + b)
+    else:
+        previous = torch.where(t == 0, -1 - b, offsets[(t - 1).clamp_min(0)] + b)
+    return Layout(offsets, previous, order, t * B + order[b], *token_places(lengths_B, T))
+
+
+def token_places(lengths_B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """`places` and `dead` of a ragged batch's layout, by operations that compilers see through: shapes depend on shapes alone."""
+    order = torch.argsort(lengths_B, descending=True, stable=True)
+    alive_TB = torch.arange(steps, device=lengths_B.device)[:, None] < lengths_B
+    rank_B = torch.argsort(order)
+    offsets_T = F.pad(alive_TB.sum(1).cumsum(0), (1, 0))[:-1]
+    places_TB = (offsets_T[:, None] + rank_B).masked_fill(~alive_TB, 0)
+    return places_TB.flatten(), ~alive_TB.flatten()[:, None]
 
 
 def draw_values(seed: Tensor | None, blocks: list[int], chance: list[float], dtype: torch.dtype) -> Values:
@@ -142,6 +216,6 @@ def draw_values(seed: Tensor | None, blocks: list[int], chance: list[float], dty
     if seed is None:
         return {"blocks": 0, "seed": 0, "starts": None, "chance": None}
     p, scale = chance
-    starts = torch.tensor(blocks, dtype=torch.int64)
-    chances = torch.tensor([p, 1.0 / p, scale], dtype=dtype)
+    starts = torch.tensor(blocks, dtype=torch.int64, device="cpu")
+    chances = torch.tensor([p, 1.0 / p, scale], dtype=dtype, device="cpu")
     return {"blocks": len(blocks) // 2, "seed": int(seed), "starts": starts, "chance": chances}

@@ -16,7 +16,7 @@ _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of
 _POINTERS_TO_INT = ("offsets", "prev", "starts", "targets")
 _INTEGERS = (
     "T", "B", "D", "H", "K", "C", "N", "R", "V", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2", "columns",
-    "shift", "ldg", "panel", "tall", "packed", "noisy", "scaled", "cells", "carries", "need_dx", "parts", "differentiate",
+    "shift", "ldg", "panel", "tall", "direct_w", "direct_u", "noisy", "scaled", "cells", "carries", "need_dx", "need_dw", "need_du", "parts", "differentiate",
     "blocks", "seed", "grad_h_stride", "grad_g_stride", "extra_size", "scratch_size", "left_size",
 )  # fmt: skip
 
@@ -89,12 +89,12 @@ _NAMES = {
     "cross_entropy": "N V differentiate logits bias targets weights losses sums",
     "draw": "N R blocks seed starts chance out",
     "forward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall packed noisy blocks seed "
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall direct_w direct_u noisy blocks seed "
         "scaled cells offsets prev x W U PW PU scale bias noise starts chance extra G out cs h0 c0 hn cn scratch "
         "scratch_size left left_size"
     ),
     "backward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall carries need_dx scaled offsets prev "
+        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall carries need_dx need_dw need_du scaled offsets prev "
         "x W U P scale extra G out cs h0 c0 grad_h grad_h_stride grad_g grad_g_stride dh dc dG dx dW dU db_x db_h d_extra "
         "extra_size shared scratch scratch_size left left_size"
     ),

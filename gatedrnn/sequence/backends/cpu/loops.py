@@ -16,6 +16,7 @@ from typing import Any
 from numba import njit, types
 from numba.extending import overload
 
+from gatedrnn.sequence.backends.cpu.direct import multiply_direct
 from gatedrnn.sequence.backends.cpu.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.product import (
     beyond,
@@ -80,8 +81,8 @@ def forward_loop(row, second_row):
     """The forward pass of a cell whose step is `row`, then, where columns_2 > 0, `second_row`."""
 
     def forward(
-        T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, packed, noisy,
-        blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance, extra, G, out, cs,
+        T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, direct_w,
+        direct_u, noisy, blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance, extra, G, out, cs,
         h0, c0, hn, cn, scratch, scratch_size, left, left_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
@@ -95,9 +96,10 @@ def forward_loop(row, second_row):
         first, last = share(px, q, parts), share(px, q + 1, parts)
         f1, l1 = share(p1, q, parts), share(p1, q + 1, parts)
         f2, l2 = share(p2, q, parts), share(p2, q + 1, parts)
-        if not packed:
-            s1, s2 = scale + first_1, scale + (first_1 + columns_1)
+        s1, s2 = scale + first_1, scale + (first_1 + columns_1)
+        if not direct_w:
             pack_transposed(W, D, D, columns_x, shift, scale, scaled, PW, panel, first, last)
+        if not direct_u:
             pack_transposed(U, H, H, columns_1, 0, s1, scaled, PU, panel, f1, l1)
             pack_transposed(U + columns_1 * H, H, H, columns_2, 0, s2, scaled, PU2, panel, f2, l2)
         tokens = offsets[T]
@@ -112,7 +114,11 @@ def forward_loop(row, second_row):
                 for k in range(blocks):
                     draw_block(n * blocks + k, g + starts[2 * k], starts[2 * k + 1] - starts[2 * k], seed, chance, 1)
             barrier()
-            multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge, own)
+            if direct_w:
+                n0, n1 = share(columns_x, q, parts), share(columns_x, q + 1, parts)
+                multiply_direct(x + m0 * D, D, m, W, D, columns_x, shift, scale, scaled, G + m0 * ldg, ldg, n0, n1)
+            else:
+                multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge, own)
         barrier()
         before = 0  # rows of the step before
         start_before = 0
@@ -121,9 +127,17 @@ def forward_loop(row, second_row):
             start, m = offsets[t], offsets[t + 1] - offsets[t]
             old = min(before, m)
             g = G + (start * ldg + first_1)
-            a, z = (l1, f1) if s % 2 else (f1, l1)  # there and back: the panels used last are in cache
-            multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, a, z, 1, edge, own)
-            multiply(h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, a, z, 1, edge, own)
+            if direct_u:
+                h = out + start_before * H
+                n0, n1 = share(columns_1, q, parts), share(columns_1, q + 1, parts)
+                multiply_direct(h, H, old, U, H, columns_1, 0, s1, scaled, g, ldg, n0, n1)
+                multiply_direct(h0 + old * H, H, m - old, U, H, columns_1, 0, s1, scaled, g + old * ldg, ldg, n0, n1)
+            else:
+                a, z = (l1, f1) if s % 2 else (f1, l1)  # there and back: the panels used last are in cache
+                multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, a, z, 1, edge, own)
+                multiply(
+                    h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, a, z, 1, edge, own
+                )
             barrier()
             b0, b1 = share(m, q, parts), share(m, q + 1, parts)
             for n in range(start + b0, start + b1):
@@ -131,7 +145,13 @@ def forward_loop(row, second_row):
                 row(G + n * ldg, h_prev, c_prev, cs + n * H, out + n * H, extra, work, H, K, C, hard)
             if columns_2:
                 barrier()
-                multiply(cs + start * H, H, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge, own)
+                if direct_u:
+                    U2, n0, n1 = U + columns_1 * H, share(columns_2, q, parts), share(columns_2, q + 1, parts)
+                    multiply_direct(cs + start * H, H, m, U2, H, columns_2, 0, s2, scaled, g + columns_1, ldg, n0, n1)
+                else:
+                    multiply(
+                        cs + start * H, H, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge, own
+                    )
                 barrier()
                 for n in range(start + b0, start + b1):
                     h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H)
@@ -203,7 +223,7 @@ def backward_loop(row, second_row):
 
     def backward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, carries, need_dx,
-        scaled, offsets, prev, x, W, U, P, scale, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g, grad_g_stride,
+        need_dw, need_du, scaled, offsets, prev, x, W, U, P, scale, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g, grad_g_stride,
         dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size, left, left_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
@@ -255,13 +275,15 @@ def backward_loop(row, second_row):
             multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, a, z, carries, edge, own)
             barrier()
         tokens = offsets[T]
-        weight_gradient(
-            dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts,
-        )  # fmt: skip
-        weight_gradient(
-            dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
-        )
-        if columns_2:
+        if need_du:
+            weight_gradient(
+                dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts,
+            )  # fmt: skip
+        if need_dw:
+            weight_gradient(
+                dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
+            )
+        if columns_2 and need_du:
             weight_gradient(
                 dG + (first_1 + columns_1), ldg, columns_2, tokens, cs, cs, prev, 0, H, dU + columns_1 * H,
                 db_h + columns_1, shared, panel, tall, own, edge, q, parts,

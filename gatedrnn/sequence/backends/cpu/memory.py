@@ -1,7 +1,7 @@
-"""Memory of the kernels, which is used again: fresh memory costs a page fault every 4 KiB, as much as the arithmetic on it.
+"""Memory of the kernels: what they give out is memory like any other; what they need only while they run is lent.
 
-What an operator needs only while it runs is lent from one buffer a purpose and thread, which grows and stays. What it gives out
-and is large (gate values, gradients) lies in storages that are remembered, and taken again once nobody else holds them.
+Each thread keeps one run of bytes for that, of at most `KEPT_BYTES`, because fresh memory costs a page fault every 4 KiB, as much
+as the arithmetic on it. Nothing that is lent ever leaves the call.
 """
 
 import ctypes
@@ -12,12 +12,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
+KEPT_BYTES = 64 << 20
+"""A call that needs more has it to itself, and gives it back."""
 _HUGE_BYTES, _MADV_HUGEPAGE = 1 << 21, 14
+_LINE_BYTES = 64
 _LIBC: Any = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
 _LENT = threading.local()
-_LARGE_BYTES = 1 << 20
-_IDLE = 128  # large tensors given out before an idle storage is let go
-_USERS: Any = getattr(torch._C, "_storage_Use_Count", None)
+
+
+def empty(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Uninitialised, as torch.empty; a large one in pages of 2 MiB where Linux has them."""
+    tensor = torch.empty(shape, dtype=dtype, device="cpu")
+    size_bytes = tensor.nbytes
+    if size_bytes >= 2 * _HUGE_BYTES:
+        _prefer_huge_pages(tensor.data_ptr(), size_bytes)
+    return tensor
+
+
+def lend(*sizes_bytes: int) -> tuple[Tensor, list[int]]:
+    """Room for each size, every one from a cache line on, uninitialised: what holds it, to be kept until the call ends, and where.
+
+    It is this thread's until it is lent again.
+    """
+    places, end = [], 0
+    for size in sizes_bytes:
+        places.append(end)
+        end += -(-size // _LINE_BYTES) * _LINE_BYTES
+    room = getattr(_LENT, "room", None)
+    if room is None or room.nbytes < end + _LINE_BYTES:
+        room = empty(end + _LINE_BYTES, dtype=torch.uint8)
+        if room.nbytes <= KEPT_BYTES:
+            _LENT.room = room
+    begin = room.data_ptr()
+    begin += -begin % _LINE_BYTES
+    return room, [begin + place for place in places]
+
+
+def aligned(count: int, dtype: torch.dtype) -> Tensor:
+    """`count` uninitialised numbers that begin on a cache line."""
+    room = empty(count + _LINE_BYTES // dtype.itemsize, dtype=dtype)
+    skip = -room.data_ptr() % _LINE_BYTES // dtype.itemsize
+    return room[skip : skip + count]
 
 
 def _prefer_huge_pages(address: int, size_bytes: int) -> None:
@@ -26,88 +61,3 @@ def _prefer_huge_pages(address: int, size_bytes: int) -> None:
     whole = (address + size_bytes - begin) // _HUGE_BYTES * _HUGE_BYTES
     if _LIBC is not None and whole > 0:
         _LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(whole), _MADV_HUGEPAGE)  # advice: failure changes nothing
-
-
-def aligned(count: int, dtype: torch.dtype) -> Tensor:
-    """`count` uninitialised reals that begin on a cache line."""
-    room = torch.empty(count + 64 // dtype.itemsize, dtype=dtype)
-    _prefer_huge_pages(room.data_ptr(), room.nbytes)
-    skip = -room.data_ptr() % 64 // dtype.itemsize
-    return room[skip : skip + count]
-
-
-def lend(purpose: str, count: int, dtype: torch.dtype) -> int:
-    """Address of `count` uninitialised reals, this thread's until it borrows for `purpose` again."""
-    lent: dict[Any, tuple[int, int, Tensor]] = _LENT.__dict__
-    held = lent.get((purpose, dtype))
-    if held is None or held[1] < count:
-        lent.pop((purpose, dtype), None)  # given back before more is taken
-        room = aligned(count, dtype)
-        held = lent[purpose, dtype] = room.data_ptr(), count, room
-    return held[0]
-
-
-def borrow(purpose: str, count: int, dtype: torch.dtype) -> Tensor:
-    """The same as a tensor."""
-    lend(purpose, count, dtype)
-    lent: dict[Any, tuple[int, int, Tensor]] = _LENT.__dict__
-    return lent[purpose, dtype][2][:count]
-
-
-class _Storages:
-    """Storages of large tensors that were given out, by size; one whose only holder is this object is free.
-
-    Sizes are rounded up by less than a quarter, and one of up to twice the size will do, so that batches share them that have
-    about as many tokens.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, list[tuple[int, torch.UntypedStorage]]] = {}
-        self._given = 0
-        self._lock = threading.Lock()
-
-    def take(self, size_bytes: int) -> torch.UntypedStorage:
-        """A free storage of at least this size, or a new one."""
-        step = 1 << (size_bytes.bit_length() - 3)
-        size_bytes = -(-size_bytes // step) * step
-        with self._lock:
-            self._given += 1
-            for size in sorted(size for size in self._held if size_bytes <= size <= 2 * size_bytes):
-                held = self._held[size]
-                for k, (_, storage) in enumerate(held):
-                    if _USERS(storage._cdata) == 1:
-                        held[k] = (self._given, storage)
-                        return storage
-            self._let_go()
-            storage = torch.UntypedStorage(size_bytes)
-            _prefer_huge_pages(storage.data_ptr(), size_bytes)
-            self._held.setdefault(size_bytes, []).append((self._given, storage))
-            return storage
-
-    def _let_go(self) -> None:
-        for size, held in list(self._held.items()):
-            recent = [(given, s) for given, s in held if self._given - given < _IDLE]
-            if recent:
-                self._held[size] = recent
-            else:
-                del self._held[size]
-
-
-_STORAGES = _Storages()
-
-
-def renew() -> None:
-    """After a fork: the lock may have been held."""
-    global _STORAGES
-    _STORAGES = _Storages()
-
-
-def empty(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Uninitialised, as torch.empty; large ones in memory that was used before, where it is free."""
-    count = 1
-    for n in shape:
-        count *= n
-    if _USERS is None or count * dtype.itemsize < _LARGE_BYTES:
-        return torch.empty(shape, dtype=dtype)
-    tensor: Any = torch.empty(0, dtype=dtype)
-    return tensor.set_(_STORAGES.take(count * dtype.itemsize), 0, shape)

@@ -14,6 +14,7 @@ Low rank, W = L·R: T = x·Rᵀ comes first and is the left factor of the piece 
 Dimensions: N columns of the kernel (rows of the weight), C inner, NR panel, K rank.
 """
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -22,6 +23,7 @@ from torch.nn import functional as F
 
 from gatedrnn.sequence.backends.cpu import memory
 from gatedrnn.sequence.backends.cpu.sizes import left_bytes, round_up
+from gatedrnn.sequence.compressed import CompressedWeight, blocks_of
 from gatedrnn.sequence.forms import Block, codes_of, part_of
 from gatedrnn.sequence.plan import Plan
 
@@ -45,24 +47,45 @@ def rank_of(*weights: list[Block]) -> int:
     return max(sum(round_up(len(right), 16) for right in _rights(blocks)) for blocks in weights)
 
 
-def pack_layer(
-    plan: Plan, weight_ih: list[Block], weight_hh: list[Block], width: int, scale_G: Tensor | None, panel: int
+def tables(
+    plan: Plan, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None, panel: int
 ) -> tuple[Tensor, Tensor]:
-    """Tables of W and U of a layer of `width` inputs; U's second product, if the cell has one, behind the first."""
-    H, first, second = plan.hidden, plan.first_1, plan.first_1 + plan.columns_1
-    room = left_bytes(panel, rank_of(weight_ih, weight_hh), max(width, H))
-    W = _table(_rotated(weight_ih, plan.shift), width, _scales(scale_G, 0, plan.columns_x), panel, room)
-    U = _table(part_of(weight_hh, 0, plan.columns_1), H, _scales(scale_G, first, second), panel, room)
-    if plan.columns_2:
-        rest = part_of(weight_hh, plan.columns_1, plan.columns_1 + plan.columns_2)
+    """Tables of W and U of a layer, of which at least one is compressed; U's second product, if the cell has one, behind the first.
+
+    A compressed weight never changes and keeps its tables; one of a dense weight is made at every call.
+    """
+    width, H, first, second = weight_ih.shape[1], plan.hidden, plan.first_1, plan.first_1 + plan.columns_1
+    room = left_bytes(panel, rank_of(blocks_of(weight_ih), blocks_of(weight_hh)), max(width, H))
+    key = plan, panel, room, None if scale_G is None else scale_G.numpy().tobytes()
+
+    def of_w() -> Tensor:
+        return _table(
+            _rotated(blocks_of(weight_ih), plan.shift), width, _scales(scale_G, 0, plan.columns_x), panel, room
+        )
+
+    def of_u() -> Tensor:
+        blocks = blocks_of(weight_hh)
+        U = _table(part_of(blocks, 0, plan.columns_1), H, _scales(scale_G, first, second), panel, room)
+        if not plan.columns_2:
+            return U
+        rest = part_of(blocks, plan.columns_1, plan.columns_1 + plan.columns_2)
         U[: _HEADER * 8].view(torch.int64)[6] = len(U)
-        U = torch.cat((U, _table(rest, H, _scales(scale_G, second, second + plan.columns_2), panel, room)))
-    return _aligned(W), _aligned(U)
+        return torch.cat((U, _table(rest, H, _scales(scale_G, second, second + plan.columns_2), panel, room)))
+
+    return _kept(weight_ih, ("W", *key), of_w), _kept(weight_hh, ("U", *key), of_u)
 
 
-def pack_linear(weight: list[Block], width: int, panel: int) -> Tensor:
-    """The table of a weight [N, `width`] by itself."""
-    return _aligned(_table(weight, width, None, panel, left_bytes(panel, rank_of(weight), width)))
+def linear_table(weight: CompressedWeight, panel: int) -> Tensor:
+    """The table of a weight [N, C] by itself."""
+    blocks, width = weight.blocks, weight.shape[1]
+    room = left_bytes(panel, rank_of(blocks), width)
+    return _kept(weight, ("linear", panel), lambda: _table(blocks, width, None, panel, room))
+
+
+def _kept(weight: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+    if not isinstance(weight, CompressedWeight):
+        return _aligned(make())
+    return weight.remembered(key, lambda: _aligned(make()))
 
 
 def _aligned(table: Tensor) -> Tensor:
@@ -139,7 +162,9 @@ def _table(blocks: list[Block], width: int, scale_N: Tensor | None, panel: int, 
         index[3][FACTOR * k] += begin
     across = sum(-(-len(right) // panel) for right in rights)
     header = [panels, *places[:4], start, 0, across, room]
-    numbers = torch.tensor([*header, *(n for numbers in index for n in numbers)], dtype=torch.int64).view(torch.uint8)
+    numbers = torch.tensor([*header, *(n for numbers in index for n in numbers)], dtype=torch.int64, device="cpu").view(
+        torch.uint8
+    )
     return torch.cat((F.pad(numbers, (0, begin - len(numbers))), *data.parts))
 
 
@@ -166,7 +191,7 @@ def _stored(block: Block, width: int, own: Tensor | None) -> tuple[Tensor, Tenso
     """What is read of a block [N, C or K] and a scale for each of its columns [N]."""
     kind, parts = _KINDS[block.form], block.parts
     count = block.last - block.first
-    one = torch.ones(count) if own is None else own.float()
+    one = torch.ones(count, dtype=torch.float32, device="cpu") if own is None else own.float()
     if kind == FLOAT32:
         values = parts["left"] if block.form == "factors" else parts["values"]
         return (values if own is None else values * own[:, None]), one
@@ -191,7 +216,7 @@ def _in_form(kind: int, panels: Tensor) -> Tensor:
         panels = (low | (high << 4)).to(torch.uint8)
     elif kind == BINARY:
         bits = panels.gt(0).to(torch.int16).unflatten(2, (-1, 8))
-        panels = (bits << torch.arange(8, dtype=torch.int16)).sum(-1).to(torch.uint8)
+        panels = (bits << torch.arange(8, dtype=torch.int16, device="cpu")).sum(-1).to(torch.uint8)
     raw = panels.flatten(1)
     size = raw.element_size()
     return F.pad(raw, (0, round_up(raw.shape[1], _LINE // size) - raw.shape[1]))

@@ -10,6 +10,8 @@ MATRIX_ROWS = 32
 """Rows of a tile on matrix registers."""
 GRAIN = 16
 """Pairs a matrix register takes in: a bfloat16 panel's depth is a multiple."""
+DIRECT_TOKENS = 64
+"""Up to so many tokens a weight is multiplied as it lies: packing it would take longer than it saves."""
 TOKENS = 256
 """Tokens a weight gradient takes in at once."""
 REGISTERS = 16

@@ -15,15 +15,12 @@ from typing import Any
 import llvmlite.binding as llvm
 import torch
 
-from gatedrnn.sequence.backends.cpu import memory
-
 _FORKED = False
 
 
 def _forget() -> None:
     global _FORKED
     _FORKED = True
-    memory.renew()
 
 
 os.register_at_fork(after_in_child=_forget)
