@@ -227,6 +227,7 @@ def _subclass(bench: Bench, layer: Any, what: str, name: str, p: Tensor) -> None
 def _reparametrise(bench: Bench, layer: Any, what: str, where: int) -> None:
     weights = [name for name in bench.names(0) if name.startswith("weight") and getattr(layer, name).dim() > 1]
     name = weights[where % len(weights)]
+    bench.calm = bench.calm or "spectral" in what
     with torch.enable_grad():
         if what == "prune":
             prune.random_unstructured(layer, name, 0.5)

@@ -52,6 +52,7 @@ class Worker:
     def _start(self) -> None:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONFAULTHANDLER": "1"}
+        environment["GOMP_SPINCOUNT"] = "0"  # threads that wait leave the core to the others
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.property.fuzz_calls", "--serve"], cwd=ROOT, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
@@ -131,7 +132,7 @@ def numbers(seed: int) -> Iterator[int]:
 
 def signature(kind: str, detail: str) -> str:
     """Findings alike: the kind, and the details without numbers."""
-    return kind + ": " + "".join(c for c in detail[:60] if not c.isdigit() and c not in ".-+")
+    return kind + ": " + "".join(c for c in detail[:60] if not c.isdigit() and c not in ".-+,[] ")
 
 
 def hard(case: Any) -> bool:
