@@ -40,7 +40,7 @@ SISTERS = {"lstm": "g2lstm", "g2lstm": "lstm", "peephole": "lstm", "coupled": "g
 Values = dict[str, Tensor]
 
 
-class Finding(Exception):
+class Finding(Exception):  # noqa: N818 - what was found, not an error of the code that found it
     """What must not be: a kind, of few words, and the details."""
 
     def __init__(self, kind: str, detail: str) -> None:
@@ -306,10 +306,12 @@ class Run:
         elif isinstance(x, Tensor):
             bad_x: Any = {
                 "ndim1": lambda: x.reshape(-1), "ndim4": lambda: x[None, None], "width": lambda: x[..., :-1],
-                "dtype": lambda: x.to(torch.float64 if dtype != torch.float64 else torch.float32), "int": lambda: x.nan_to_num().to(torch.int64),
-                "complex": lambda: x.to(torch.complex64), "no_steps": lambda: x[:, :0] if self.case.batch_first and x.dim() == 3 else x[:0],
+                "dtype": lambda: x.to(torch.float64 if dtype != torch.float64 else torch.float32),
+                "int": lambda: x.nan_to_num().to(torch.int64), "complex": lambda: x.to(torch.complex64),
+                "no_steps": lambda: x[:, :0] if self.case.batch_first and x.dim() == 3 else x[:0],
                 "x_meta": lambda: x.detach().to("meta"), "x_sparse": lambda: x.detach().to_sparse(),
-                "x_mkldnn": lambda: x.detach().float().to_mkldnn(), "x_nested": lambda: torch.nested.nested_tensor(list(x.detach())),
+                "x_mkldnn": lambda: x.detach().float().to_mkldnn(),
+                "x_nested": lambda: torch.nested.nested_tensor(list(x.detach())),
                 "x_list": lambda: x.tolist(), "x_none": lambda: None, "x_numpy": lambda: x.detach().float().numpy(),
                 "x_quantised": lambda: torch.quantize_per_tensor(x.detach().float(), 0.1, 0, torch.qint8),
             }.get(wrong, lambda: x)()  # fmt: skip

@@ -260,7 +260,7 @@ def run_model(case: ModelCase) -> None:
             bench.dtype = torch.float64
         else:
             layer: Any = bench.model.layers[-1]
-            change(type("One", (), {"layers": [layer], "dtype": bench.dtype, "lenient": ""})(), entry)  # type: ignore[arg-type]
+            change(type("One", (), {"layers": [layer], "dtype": bench.dtype, "lenient": "", "calm": False})(), entry)  # type: ignore[arg-type]
         for name, value, clone in bench.kept:
             if not equal(value, clone):
                 raise Finding("given out, then overwritten", name)

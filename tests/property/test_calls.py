@@ -60,6 +60,7 @@ CASES = {
     "a negated view as input": Case(1, (Call(strides="neg"), Call(strides="neg", mode="grad"), Call(strides="imag"))),
     "a negated view as state": Case(1, (Call(states=True, state_strides="neg"),)),
     "a negated view as weight": Case(1, (Change("neg"), AGAIN, Call(mode="grad"))),
+    "a sparse state": Case(1, (Call(states=True, wrong="hx_sparse"),)),
     "one bias alone": Case(1, (Change("delete_bias"), AGAIN)),
     "only ignored targets": ModelCase(1, (Score(mode="grad", ids="all_ignored"),)),
     "a class of -inf, ignored targets": ModelCase(1, (Score(steps=40, batch=1, ids="ignored", values="-inf_bias"),)),
