@@ -150,7 +150,7 @@ CHANGES = (
     "strided_parameter", "expanded", "neg", "prune", "prune_all", "prune_remove", "weight_norm", "spectral_norm", "orthogonal",
     "old_weight_norm", "old_spectral_norm", "deepcopy", "pickle", "save_load", "save_whole", "weights_only", "flatten",
     "double", "float", "half", "share_memory", "set_data", "numpy_edit", "requires_grad_off", "requires_grad_on", "nan_weight",
-    "inf_weight", "subclass", "plain_subclass", "parameter_subclass", "inference_parameter", "resize_wrong", "wrong_dtype_one",
+    "inf_weight", "subclass", "plain_subclass", "parameter_subclass", "resize_wrong", "wrong_dtype_one",
     "meta_one", "functional_edit", "delete_bias", "backend_cpu", "backend_torch", "backend_auto", "swap_tensors",
 )  # fmt: skip
 """Everything that a user may do to a layer between calls."""
@@ -274,6 +274,8 @@ def _call(pick: Pick, case: Case, large: bool, compiled: bool = False) -> Call:
         call = replace(call, mode="no_grad")
     if call.wrap in ("double_backward", "checkpoint", "reentrant", "hooks", "saved_hooks", "twice_backward", "anomaly"):
         call = replace(call, mode="grad")
+    if call.wrap == "reentrant" and call.layout != "padded":  # it sees tensors only
+        call = replace(call, wrap="checkpoint")
     if compiled and pick((0, 1)):
         call = replace(call, wrap=pick(SLOW_WRAPS))
     return call

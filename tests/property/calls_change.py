@@ -114,7 +114,7 @@ def _change(bench: Bench, layer: Any, what: str, where: int) -> None:
         }[what]()
         setattr(layer, name, nn.Parameter(bad))
         bench.lenient = what
-    elif what in ("subclass", "plain_subclass", "parameter_subclass", "inference_parameter"):
+    elif what in ("subclass", "plain_subclass", "parameter_subclass"):
         _subclass(bench, layer, what, name, p)
     else:
         _reparametrise(bench, layer, what, where)
@@ -207,10 +207,6 @@ def _renew(bench: Bench, layer: Any, what: str) -> None:
 
 
 def _subclass(bench: Bench, layer: Any, what: str, name: str, p: Tensor) -> None:
-    if what == "inference_parameter":
-        with torch.inference_mode():
-            setattr(layer, name, nn.Parameter(p.clone()))
-        return
     if what == "parameter_subclass":
         setattr(layer, name, SubParameter(p.detach().clone()))
         return
