@@ -123,7 +123,7 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
     if hx is None:
         zero = torch.zeros(shape[1:], device=like.device, dtype=torch.float32 if autocast else like.dtype)
         return [tuple(zero for _ in names)] * shape[0]
-    states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)  # noqa: UP038 - made at every call
+    states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
     if len(states) != len(names) or (len(names) > 1 and isinstance(hx, Tensor)):
         raise _no_states(owner, names, f"{len(states)} state(s)")
     wanted = (shape[0], shape[2]) if batch.layout == "single" else shape
@@ -132,6 +132,7 @@ def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, in
     for name, state in zip(names, states, strict=True):
         if not isinstance(state, Tensor):
             raise _no_states(owner, names, type(state).__name__)
+        _check_layout(f"{owner}.hx", state)
         if state.shape != wanted:
             got, advice = list(state.shape), "Leave hx out for zeros"
             raise ArgumentError(f"{owner}.hx", f"{name}_0 must have shape {list(wanted)}", got, advice)
@@ -153,7 +154,13 @@ def _no_states(owner: str, names: tuple[str, ...], got: str) -> ArgumentError:
     return ArgumentError(f"{owner}.hx", f"must be {expected}", got, "Pass on what an earlier call returned")
 
 
+def _check_layout(owner: str, tensor: Tensor) -> None:
+    if tensor.layout != torch.strided:
+        raise ArgumentError(owner, "must be a strided tensor", tensor.layout, "Write tensor.to_dense()")
+
+
 def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype) -> None:
+    _check_layout(f"{owner}.input", input)
     if input.shape[-1] != input_size:
         raise ArgumentError(
             f"{owner}.input",
@@ -174,9 +181,9 @@ def _autocast(like: Tensor) -> bool:
 
 
 def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
-    integers = torch.int64 if isinstance(lengths, list | tuple) and not lengths else None
-    place = None if isinstance(lengths, Tensor) else "cpu"  # checked where they are: on the CPU no GPU is waited for
-    lengths_B = torch.as_tensor(lengths, dtype=integers, device=place)
+    if not isinstance(lengths, Tensor):  # checked where they are: on the CPU no GPU is waited for
+        lengths = torch.as_tensor(lengths, dtype=None if lengths else torch.int64, device="cpu")
+    lengths_B = lengths
     if lengths_B.is_floating_point() or lengths_B.dtype == torch.bool or list(lengths_B.shape) != [x_TBD.shape[1]]:
         got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)}"
         raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers", got, "Give one length a row")

@@ -140,7 +140,7 @@ class RecurrentBase(nn.Module, ABC):
             batch.restore_state(layers[0].unsqueeze(0) if len(layers) == 1 else torch.stack(layers))
             for layers in zip(*finals, strict=True)
         )
-        result = batch.restore(x_TBD), stacked if len(stacked) > 1 else stacked[0]
+        result = batch.restore(x_TBD), stacked if len(self.spec.states) > 1 else stacked[0]
         if not return_gates:
             return result
         return *result, [{name: batch.restore_gate(gate) for name, gate in trace.items()} for trace in traces]
@@ -179,7 +179,7 @@ class RecurrentBase(nn.Module, ABC):
         return self._fold(draw_noise(self.spec, self.gates, steps, size, **options))
 
     def _fold(self, noise: Tensor | None) -> Tensor | None:
-        return fold_noise(noise, self.gates, self.training)
+        return fold_noise(None if noise is None else noise.to(self._weight.dtype), self.gates, self.training)
 
     def _named(self, wanted: bool | tuple[str, ...], trace: Trace) -> Trace:
         """The trace, which must have every gate that was named."""

@@ -78,10 +78,10 @@ def plain(*tensors: object) -> bool:
     ):
         return False
     grad = torch.is_grad_enabled()
-    for tensor in tensors:
-        if type(tensor) not in KINDS or (grad and tensor.requires_grad):  # type: ignore[attr-defined]
-            return False
-    return True
+    return not any(
+        type(tensor) not in KINDS or tensor.is_neg() or (grad and tensor.requires_grad)  # type: ignore[attr-defined]
+        for tensor in tensors
+    )
 
 
 KINDS: set[type] = {Tensor, torch.nn.Parameter, torch.nn.Buffer}
@@ -90,4 +90,4 @@ KINDS: set[type] = {Tensor, torch.nn.Parameter, torch.nn.Buffer}
 
 def known_kind(tensor: Tensor) -> bool:
     """Whether kernels may read it; while a compiler looks on, whose tensors stand for those to come, always."""
-    return type(tensor) in KINDS or torch.compiler.is_compiling()
+    return (type(tensor) in KINDS and tensor.layout == torch.strided) or torch.compiler.is_compiling()

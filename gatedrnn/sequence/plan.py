@@ -120,9 +120,10 @@ def in_columns(plan: Plan, rows_R: Tensor) -> Tensor:
 
 
 def biases(plan: Plan, bias_ih: Tensor | None, bias_hh: Tensor | None, like: Tensor) -> Tensor:
-    """b_ih and b_hh [R] in the kernel's columns [G]; zeros where there are none."""
+    """b_ih and b_hh [R] in the kernel's columns [G]; zeros for one that there is not."""
     if bias_ih is None or bias_hh is None:
-        return like.new_zeros(plan.columns)
+        zeros = like.new_zeros(plan.columns_1 + plan.columns_2)
+        bias_ih, bias_hh = zeros if bias_ih is None else bias_ih, zeros if bias_hh is None else bias_hh
     if not plan.shift:
         return bias_ih + bias_hh
     H = plan.hidden  # a GRU that resets after the product: n r z, then U's n

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("numba")
 
 import torch
+import torch.nn.utils.prune
 from harness import RAGGED, B, D, H, call, every_cell, inputs_for, make
 from torch import nn
 from torch.func import functional_call, vmap
@@ -296,6 +297,35 @@ def test_frozen_layers_need_no_gradient_and_give_the_input_its_own(steps):
             torch.testing.assert_close(layer.weight_ih_l0.grad, full)
 
 
+@few_and_many
+def test_views_of_every_kind_are_read_as_they_stand(steps):
+    layer = make("lstm", dtype=torch.float32)
+    x, states = inputs_for(layer, steps)
+    expected = call(layer, x, states)[0].detach()
+    with torch.no_grad():
+        minus = torch._neg_view(-x), [torch._neg_view(-state) for state in states]
+        assert torch.equal(call(layer, *minus)[0], expected)
+        layer.weight_hh_l0 = nn.Parameter(torch._neg_view(-layer.weight_hh_l0.data))
+        assert torch.equal(call(layer, x, states)[0], expected)
+        for bad in (x.to_sparse(), x.to_mkldnn()):
+            with pytest.raises(ArgumentError, match=r"input.*strided"):
+                layer(bad)
+        with pytest.raises(ArgumentError, match=r"hx.*strided"):
+            call(layer, x, [states[0].to_sparse(), states[1]])
+
+
+@every_cell
+@few_and_many
+@pytest.mark.parametrize("missing", ["bias_ih_l0", "bias_hh_l0"])
+def test_one_bias_without_the_other(variant, missing, steps):
+    layer = make(variant, dtype=torch.float32)
+    setattr(layer, missing, None)
+    x, _ = inputs_for(layer, steps)
+    check(layer, x)
+    layer.backend = "auto"
+    check(layer, x)
+
+
 def test_circumstances_are_seen():
     layer, x = make("lstm", D, H, 2, dropout=0.5, dtype=torch.float32), torch.randn(40, 3, D)
     with torch.no_grad():
@@ -381,8 +411,12 @@ def test_a_traced_layer_takes_any_number_of_steps():
         torch.testing.assert_close(traced(given)[0], layer(given)[0], rtol=0, atol=1e-6)
     with torch.no_grad():
         torch.testing.assert_close(torch.jit.trace(layer, (x,))(2 * x)[0], layer(2 * x)[0])
-        with pytest.raises(Exception, match="h_0"):
-            traced(torch.randn(4, 5, D))
+        given = torch.randn(4, 5, D)
+        torch.testing.assert_close(traced(given)[0], layer(given)[0], rtol=0, atol=1e-6)
+        h, c = torch.zeros(2, 3, H), torch.zeros(2, 3, H)
+        fixed = torch.jit.trace(lambda x: layer(x, (h, c)), (x,))
+        with pytest.raises(Exception, match=r"h_0.*shape \[4, 5"):
+            fixed(given)
 
 
 @pytest.mark.parametrize("way", ["compile", "export"])
@@ -402,6 +436,7 @@ def test_a_graph_refuses_lengths_out_of_range(way):
 
 @every_cell
 def test_compiled_training_with_lengths_and_gates_is_one_graph(variant):
+    torch._dynamo.reset()
     layer = make(variant, dtype=torch.float32, training=True)
     x, lengths = torch.randn(5, B, D), torch.tensor(RAGGED[B])
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")

@@ -37,6 +37,8 @@ class PyTorch:
         for value, name in ((request.noise, "noise"), (request.lengths_B, "lengths"), (request.return_gates, "gates")):
             if value is not None and value is not False:
                 return f"PyTorch's kernels take or give no {name}"
+        if (request.params.bias_ih is None) != (request.params.bias_hh is None):
+            return "PyTorch's kernels take both biases or none"
         if torch.compiler.is_compiling() or torch._C._get_tracing_state():
             return "a compiler would unroll it"
         if transformed():

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.backends.cpu import memory, team
 from gatedrnn.sequence.backends.cpu.arguments import Loop, Values, draw_values, layout, leading, loop, threads_for
+from gatedrnn.sequence.backends.cpu.checks import real, together, trusted
 from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.pieces import rank_of, tables
 from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS, TOKENS, kind_of, round_up
@@ -136,15 +136,13 @@ def _checked(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`forward`, of tensors that no backend has looked at: a graph that was traced or exported brings its own."""
     x, W, U, bias, scale, extra, h0, c0, noise, *_, plan, _, _ = arguments
     (T, B, D), p = x.shape, Plan.of(plan)
-    columns, H = p.columns, p.hidden
-    expected = [("weight_ih", W, (p.columns_x, D)), ("weight_hh", U, (p.columns_1 + p.columns_2, H))]
-    expected += [("bias", bias, (columns,)), ("scale", scale, (columns,)), ("h_0", h0, (B, H)), ("c_0", c0, (B, H))]
-    expected += [("noise", noise, (T, B, p.columns_x)), ("extra", extra, (3 * H,))]
-    for name, tensor, shape in expected:
-        if tensor is not None and (tensor.shape != shape or tensor.dtype != x.dtype or tensor.device != x.device):
-            rule = f"must be {x.dtype} of shape {list(shape)} on {x.device}, as the input has shape {list(x.shape)}"
-            got = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}"
-            raise ArgumentError(f"recurrence.{name}", rule, got, "Give the sizes that the graph was made for")
+    columns, H, dtype = p.columns, p.hidden, real("recurrence.input", x)
+    shapes = {"weight_ih": (p.columns_x, D), "weight_hh": (p.columns_1 + p.columns_2, H), "bias": (columns,)}
+    shapes |= {"scale": (columns,), "extra": (3 * H,), "h_0": (B, H), "c_0": (B, H), "noise": (T, B, p.columns_x)}
+    trusted("recurrence.input", x, dtype, (T, B, D))
+    for (name, shape), tensor in zip(shapes.items(), (W, U, bias, scale, extra, h0, c0, noise), strict=True):
+        if tensor is not None:
+            trusted(f"recurrence.{name}, for an input of shape {[T, B, D]}", tensor, dtype, shape)
     return forward(*arguments)
 
 
@@ -158,6 +156,8 @@ def _recurrence_fake(
     x_TBD, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_TBR, seed, blocks, chance, lengths_B, plan, reverse,
     products,
 ):  # fmt: skip
+    given = (x_TBD, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_TBR, lengths_B)
+    together("recurrence", *(tensor for tensor in given if tensor is not None))
     (T, B, _), p = x_TBD.shape, Plan.of(plan)
     H, new = p.hidden, x_TBD.new_empty
     gates, cells = new(T * B, leading(p)), new(T * B if p.cells else 0, H)

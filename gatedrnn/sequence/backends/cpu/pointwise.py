@@ -7,11 +7,12 @@ Dimensions: N rows or tokens, R columns, V vocabulary.
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.backends.cpu import team
 from gatedrnn.sequence.backends.cpu.arguments import draw_values
+from gatedrnn.sequence.backends.cpu.checks import real, together, trusted
 from gatedrnn.sequence.backends.cpu.kernels import kernel
 from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.sizes import ALONE, kind_of
@@ -27,8 +28,8 @@ def logistic_noise(
     Args: seed: int64 [1]; blocks: ascending, in 0 … columns; like: of float32 or float64.
     Raises: ArgumentError: an argument is of another type, size or range.
     """
-    _trusted("logistic_noise.seed", seed, torch.int64, (1,))
-    _trusted("logistic_noise.like", like, _real("logistic_noise.like", like), like.shape)
+    trusted("logistic_noise.seed", seed, torch.int64, (1,))
+    trusted("logistic_noise.like", like, real("logistic_noise.like", like), like.shape)
     edges = [0, *blocks, columns]
     if len(blocks) % 2 or edges != sorted(edges) or rows < 0:
         rule = "blocks must be pairs of ascending columns of the rows"
@@ -48,7 +49,7 @@ def logistic_noise(
 
 @logistic_noise.register_fake
 def _logistic_noise_fake(seed, rows, columns, blocks, chance, scale, like):
-    _together("logistic_noise", seed, like)
+    together("logistic_noise", seed, like)
     return like.new_empty(rows, columns)
 
 
@@ -61,15 +62,15 @@ def cross_entropy_(
     Args: logits_NV: contiguous, float32 or float64, as the others are; targets_N: int64 in 0 … V − 1.
     Raises: ArgumentError: an argument is of another type, size or range.
     """
-    dtype, shape = _real("cross_entropy_.logits_NV", logits_NV), logits_NV.shape
+    dtype, shape = real("cross_entropy_.logits_NV", logits_NV), logits_NV.shape
     if len(shape) != 2 or not logits_NV.is_contiguous():
         got = f"{list(shape)} of strides {logits_NV.stride()}"
         raise ArgumentError("cross_entropy_.logits_NV", "must be contiguous [N, V]", got, "Call .contiguous()")
     N, V = shape
-    _trusted("cross_entropy_.logits_NV", logits_NV, dtype, (N, V))
-    bias_V = _trusted("cross_entropy_.bias_V", bias_V, dtype, (V,))
-    targets_N = _trusted("cross_entropy_.targets_N", targets_N, torch.int64, (N,))
-    weights_N = _trusted("cross_entropy_.weights_N", weights_N, dtype, (N,))
+    trusted("cross_entropy_.logits_NV", logits_NV, dtype, (N, V))
+    bias_V = trusted("cross_entropy_.bias_V", bias_V, dtype, (V,))
+    targets_N = trusted("cross_entropy_.targets_N", targets_N, torch.int64, (N,))
+    weights_N = trusted("cross_entropy_.weights_N", weights_N, dtype, (N,))
     if N and (wrong := targets_N[(targets_N < 0) | (targets_N >= V)]).numel():
         advice = "Encode with the model's vocabulary"
         raise ArgumentError("cross_entropy_.targets_N", f"ids must lie in 0…{V - 1}", int(wrong[0]), advice)
@@ -83,35 +84,8 @@ def cross_entropy_(
 
 @cross_entropy_.register_fake
 def _cross_entropy_fake(logits_NV, bias_V, targets_N, weights_N, differentiate):
-    _together("cross_entropy_", logits_NV, bias_V, targets_N, weights_N)
+    together("cross_entropy_", logits_NV, bias_V, targets_N, weights_N)
     return logits_NV.new_empty(logits_NV.shape[0]), torch.empty_like(bias_V)
-
-
-def _real(owner: str, tensor: Tensor) -> torch.dtype:
-    """The tensor's type, which must be one of the kernels'."""
-    if tensor.dtype not in (torch.float32, torch.float64):
-        raise ArgumentError(owner, "must be float32 or float64", tensor.dtype, "Convert it")
-    return tensor.dtype
-
-
-def _together(owner: str, *tensors: Tensor) -> None:
-    """Refuse tensors of which some are on meta: torch then takes the shapes' formula, whose memory nobody fills."""
-    if len({tensor.device for tensor in tensors}) > 1:
-        got = ", ".join(str(tensor.device) for tensor in tensors)
-        raise ArgumentError(owner, "tensors must be on one device", got, "Move them to one")
-
-
-def _trusted(owner: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """`tensor`, contiguous, if it is what a kernel takes it for.
-
-    Raises: ArgumentError: another device, type or shape, or a tensor whose numbers are not at one address (subclass, sparse).
-    """
-    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.layout == torch.strided
-    if not plain or tensor.dtype != dtype or tensor.shape != shape:
-        rule = f"must be a plain tensor of {dtype} {list(shape)} on the CPU"
-        got = f"{type(tensor).__name__} of {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
-        raise ArgumentError(owner, rule, got, "Convert it")
-    return tensor.contiguous()
 
 
 start_light(logistic_noise, cross_entropy_)

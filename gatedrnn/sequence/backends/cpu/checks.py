@@ -1,0 +1,33 @@
+"""What an operator may pass on to a kernel, which checks nothing."""
+
+import torch
+from torch import Tensor, nn
+
+from gatedrnn.core.errors import ArgumentError
+
+
+def real(owner: str, tensor: Tensor) -> torch.dtype:
+    """The tensor's type, which must be one of the kernels'."""
+    if tensor.dtype not in (torch.float32, torch.float64):
+        raise ArgumentError(owner, "must be float32 or float64", tensor.dtype, "Convert it")
+    return tensor.dtype
+
+
+def together(owner: str, *tensors: Tensor) -> None:
+    """Refuse tensors of which some are on meta: torch then takes the shapes' formula, whose memory nobody fills."""
+    if len({tensor.device for tensor in tensors}) > 1:
+        got = ", ".join(str(tensor.device) for tensor in tensors)
+        raise ArgumentError(owner, "tensors must be on one device", got, "Move them to one")
+
+
+def trusted(owner: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """`tensor`, contiguous, if it is what a kernel takes it for.
+
+    Raises: ArgumentError: another device, type or shape, or a tensor whose numbers are not at one address (subclass, sparse).
+    """
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.layout == torch.strided
+    if not plain or tensor.dtype != dtype or tensor.shape != shape:
+        rule = f"must be a plain tensor of {dtype} {list(shape)} on the CPU"
+        got = f"{type(tensor).__name__} of {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+        raise ArgumentError(owner, rule, got, "Convert it")
+    return tensor.contiguous()
