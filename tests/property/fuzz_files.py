@@ -1,8 +1,9 @@
 """Damaged files and odd options for every command: `python -m tests.property.fuzz_files --cases 2000`.
 
 A case is a command on a copy of tiny runs, texts, treebanks, pairs or configurations of which one is damaged, or with options
-that nobody should give. What may follow: success; or exit code 1 or 2 with our line on standard error. Everything else is a finding: a
-traceback, a hang, a crash of the process, memory without bounds, invalid JSON, an input that changed, a run half written.
+that nobody should give. What may follow: success; or exit code 1 or 2 with our line on standard error. Everything else is a
+finding: a traceback, a hang, a crash of the process, memory without bounds, invalid JSON, an input that changed, a half-written
+run.
 
 Cases run one after another in a process of their own, with an alarm and a limit of memory; `--case K` repeats one here.
 """
