@@ -1,5 +1,7 @@
 """The `cpu` backend against the reference: values and every gradient, in float64 and float32, large, empty and short."""
 
+import copy
+
 import pytest
 
 pytest.importorskip("numba")
@@ -173,14 +175,15 @@ def test_saturated_gates_stay_within_their_bounds(variant):
     layer = make(variant, D, 21, dtype=torch.float32)
     x, states = inputs_for(layer)
     ours, expected = (measure(layer, backend, 1e4 * x, states) for backend in ("cpu", "reference"))
+    exact = measure(copy.deepcopy(layer).double(), "reference", 1e4 * x.double(), [state.double() for state in states])
     for name, value in ours.items():
-        if name.startswith(
-            "gradient"
-        ):  # a slope 1 - y² next to 0 is off by what rounds y = 1; weights meet an x of 1e4
+        if name.startswith("gradient"):
+            # a slope 1 - y² next to 0 is off by what rounds y = 1; weights meet an x of 1e4
             scale = max(1.0, float(expected[name].abs().max())) * (1e4 if "weight_ih" in name else 1.0)
             assert (value - expected[name]).abs().max() <= 1e-5 * scale, name
-        else:
-            equal({name: value}, {name: expected[name]}, 2e-6)
+        else:  # a gate that is not saturated is off by what rounds sums of 1e4
+            allowed = 3 * (expected[name] - exact[name]).abs().max() + 2e-6 * exact[name].abs().max()
+            assert (value - exact[name]).abs().max() <= allowed, name
         if name.endswith("gate 0"):
             assert value.min() >= 0 and value.max() <= 1 + 1e-6, name
 
