@@ -52,7 +52,7 @@ def train(options: Options) -> int:
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
     if not options.resume:
         check_free(out)
-        if data is None and (out / "text").exists():
+        if data is None and _rank() == 0 and (out / "text").exists():
             raise DataError(
                 str(out / "text"), "must not exist yet", "a text", "Train on it by --data, or choose another --out"
             )

@@ -21,10 +21,11 @@ from gatedrnn.data import (
     write_corpus,
 )
 from gatedrnn.models import LanguageModelConfig
+from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.plots.report import write_report
 from gatedrnn.studies.parsing import evaluate_parsing, read_sentences
 from gatedrnn.studies.syntax import pair_accuracy
-from gatedrnn.training.config import RunConfig, TrainingConfig
+from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.loop import train
 from gatedrnn.training.progress import TrainingDisplay
@@ -120,9 +121,12 @@ def _agreement(run: Run, seed: int) -> dict[str, float]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove an earlier, finished demo from `folder`; refuse a folder with anything else in it."""
+    """Remove an earlier, finished demo from `folder`; refuse a folder with anything else in it, or whose run was trained on."""
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     own = OWN_FILES if "results.json" in present else set()
+    if own and (folder / "run" / CONFIG_FILE).exists():
+        training = read_run_config(folder / "run" / CONFIG_FILE).training
+        own = own if replace(training, seed=TRAINING.seed) == TRAINING else own - {"run"}
     foreign = sorted(present - own) or (["a file"] if folder.is_file() else [])
     if foreign:
         advice = "Choose another --out, or delete the folder"

@@ -55,8 +55,8 @@ def evaluate(
         cache: mix a continuous cache in, one for each stretch.
         dynamic: learn from each of its segments once it is scored.
 
-    Raises: DataError: no token. CheckpointError: the score is not finite. ArgumentError: a size is not positive, or `reset` comes
-        with `cache` or `dynamic`.
+    Raises: DataError: no token. CheckpointError: the perplexity is not finite. ArgumentError: a size is not positive, or
+        `reset` comes with `cache` or `dynamic`.
     """
     if reset and (cache or dynamic):
         rule = "excludes a cache and dynamic evaluation, which go on from sentence to sentence"
@@ -71,8 +71,9 @@ def evaluate(
             length = dynamic.segment if dynamic else sequence_length
             batches = _batches(model, tokens, min(batch_size, len(tokens)), length, eos)
             total, count = _adaptive(model, batches, cache, dynamic) if cache or dynamic else _plain(model, batches)
-    loss = float(finite("score", torch.tensor(total / count, dtype=torch.float64)))
-    return Evaluation(loss, math.exp(loss) if loss < 700 else math.inf, count)
+    loss = total / count
+    perplexity = torch.tensor(math.exp(loss) if loss < 700 else math.inf, dtype=torch.float64)
+    return Evaluation(loss, float(finite("perplexity", perplexity)), count)
 
 
 def _batches(model: nn.Module, tokens: np.ndarray, size: int, length: int, eos: int) -> Iterator[tuple[Tensor, Tensor]]:

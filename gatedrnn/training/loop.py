@@ -18,7 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gatedrnn.core.config import to_dict
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.data import EOS, Corpus
 from gatedrnn.data.batching import Batches, SentenceBatches, StreamBatches, Window, window_lengths
 from gatedrnn.models import LanguageModel
@@ -106,7 +106,7 @@ def train(
         project: applied to the weights for every step, validation and what is saved; steps add up in the weights behind them.
 
     Raises: DataError: the folder holds a run (without `resume`), one that is live, or a trained model without a checkpoint.
-        CheckpointError: its checkpoints or another of its files are damaged, or a score is not finite. ArgumentError: the model
+        CheckpointError: its checkpoints or another of its files are damaged. ArgumentError: the model
         cannot be built, the device is unknown, the configuration or the text is another one, or the loss explodes; the run then
         holds the best weights and its checkpoints.
     """
@@ -355,8 +355,12 @@ class Loop:
             self.average.swap()
         with self._projected():
             size = self.config.training.evaluation_batch_size
-            result = evaluate(self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=size)
-            improved = math.isfinite(result.loss_nats) and (best is None or result.loss_nats < best)
+            try:
+                result = evaluate(self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=size)
+            except CheckpointError:  # it is not finite
+                self._check("loss", math.nan)
+                raise
+            improved = best is None or result.loss_nats < best
             if improved and self.fabric.is_global_zero:
                 save_weights(self.folder, self.config.model, self.raw.state_dict())
         if self.average is not None:

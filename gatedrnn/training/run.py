@@ -80,7 +80,7 @@ def check_free(folder: Path) -> None:
     found = [path for path in (*own, *checkpoints(folder)) if path.exists()]
     if found:
         advice = "Go on with it by --resume, choose another --out, or delete the folder"
-        raise DataError(str(folder), "must not hold a run yet", f"its {found[0].name}", advice)
+        raise DataError(str(folder), "must not hold a run yet", f"a run's {found[0].name}", advice)
 
 
 def check_begun(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from terminal import call, fails, record, works
 
 from gatedrnn.data import write_corpus
 from gatedrnn.training import checkpoint
-from gatedrnn.training.run import METRICS_FILE, check_begun, read_metrics
+from gatedrnn.training.run import METRICS_FILE, check_begun, locked, read_metrics
 
 NEEDED = ("config.yaml", "model.safetensors", "vocabulary.json")
 SPARE = ("checksums.json", "metrics.jsonl", "tokens")
@@ -114,6 +114,11 @@ def test_a_change_made_on_purpose_is_accepted(change, run, place):
     assert record("accept", run) == {"run": str(run), "accepted": [path.name]}
     assert record("evaluate", run, "--data", place / "text" / "valid.txt")["tokens"] > 0
     assert works("accept", run) == f"nothing had changed in {run}\n"
+
+
+def test_a_live_run_is_not_accepted(run):
+    with locked(run):
+        assert "must not be in training already; got a live run" in fails("accept", run)
 
 
 def test_only_a_run_is_accepted(run, tmp_path):
@@ -240,7 +245,9 @@ def test_training_without_resume_begins_beside_no_part_of_a_run(left, run, place
         remove(run / name)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     error = fails("train", "--config", place / "config.yaml", "--out", run)
-    assert "must not hold a run yet; got its" in error and "Go on with it by --resume, choose another --out" in error
+    assert (
+        "must not hold a run yet; got a run's" in error and "Go on with it by --resume, choose another --out" in error
+    )
     assert "must not hold a run yet" in fails("compress", place / "other", "--method", "int8", "--out", run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
@@ -261,6 +268,16 @@ def test_a_text_beside_the_run_is_not_overwritten(tmp_path):
     (tmp_path / "text" / "train.txt").write_text("a text of mine\n")
     assert "text: must not exist yet" in fails("train", "--out", tmp_path)
     assert (tmp_path / "text" / "train.txt").read_text() == "a text of mine\n"
+
+
+def test_a_demo_replaces_no_run_that_was_trained_on(run, tmp_path):
+    demo = tmp_path / "demo"
+    demo.mkdir()
+    run.rename(demo / "run")
+    (demo / "results.json").write_text("{}")
+    before = trained(demo / "run")
+    assert "must be empty, new, or hold a finished demo alone; got run" in fails("demo", "--out", demo)
+    assert trained(demo / "run") == before
 
 
 def test_a_compression_that_fails_removes_its_own_files_alone(overflowing, tmp_path):

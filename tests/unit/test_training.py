@@ -19,7 +19,7 @@ from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.loop import train
-from gatedrnn.training.run import load_run, read_metrics
+from gatedrnn.training.run import accept_run, load_run, read_metrics
 
 MODEL = LanguageModelConfig(
     cell="lstm", embedding_size=8, hidden_sizes=(8,), chunk_size=2, input_dropout=0, hidden_dropout=0, output_dropout=0
@@ -230,7 +230,8 @@ def test_an_existing_run_is_never_overwritten(corpus, tmp_path):
     run(corpus, tmp_path / "run", epochs=1)
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()}
     with pytest.raises(
-        DataError, match=r"run: must not hold a run yet; got a run\. Go on with it by --resume, choose another --out"
+        DataError,
+        match=r"run: must not hold a run yet; got a run's config\.yaml\. Go on with it by --resume, choose another --out",
     ):
         run(corpus, tmp_path / "run", seed=2)
     assert {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()} == before
@@ -406,6 +407,7 @@ def test_an_unreadable_configuration_is_refused(tmp_path, raw, message):
 def test_a_run_with_another_vocabulary_is_refused(corpus, tmp_path):
     run(corpus, tmp_path / "run", minutes=1e-6)
     Vocabulary([UNK, EOS, "a"]).save(tmp_path / "run" / "vocabulary.json")
+    accept_run(tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"vocabulary\.json: must be of the model's size; got 3 words and .*=7"):
         load_run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="must be a run's folder; got no such folder"):
