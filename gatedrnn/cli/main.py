@@ -4,7 +4,10 @@
 """
 
 import argparse
+import codecs
 import errno
+import io
+import json
 import os
 import re
 import shlex
@@ -77,6 +80,9 @@ def build_parser() -> ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Returns: 0, 1 on an error, 130 if it was interrupted; usage errors exit with 2."""
     given = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("as in JSON", _escaped)
+        sys.stdout.reconfigure(errors="as in JSON")  # letters that the terminal lacks
     code = report_errors(lambda: _dispatch(given))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # gloo's threads may deadlock or abort while the interpreter ends
         sys.stdout.flush()
@@ -108,6 +114,10 @@ def report_errors(run: Callable[[], int]) -> int:
             raise
         _say("memory: must hold the model and its batches; got too little. Choose smaller sizes.")
     return 1
+
+
+def _escaped(error: Any) -> tuple[str, int]:
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _say(text: str) -> None:

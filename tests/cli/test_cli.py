@@ -45,6 +45,7 @@ def test_train_prints_its_progress_and_a_config_names_its_own_data(work, tmp_pat
 @pytest.mark.parametrize("by", ["file", "option", "mapping"])
 def test_a_setting_of_the_gates_leaves_the_others_to_the_cell(work, tmp_path, by):
     sections = yaml.safe_load((work / "run.yaml").read_text())
+    del sections["model"]["chunk_size"]
     sections["model"] |= {"cell": "g2lstm"} | ({"gates": {"noise_probability": 0.7}} if by == "file" else {})
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(sections))
     option = {
@@ -328,7 +329,7 @@ def test_wrong_usage_exits_with_two(arguments):
         (["generate", "{run}", "--temperature", "0"], "temperature: must be a finite number above 0; got 0"),
         (["eval-parsing", "{run}", "--treebank", "{trees}", "--max-words", "0"], "max_words: must be a positive"),
         (["eval-parsing", "{run}", "--treebank", "{trees}", "--max-words", "1"], "a sentence with a word that counts"),
-        (["parse", "{run}", "{text}", "--svg", "{text}"], "must be writable"),
+        (["parse", "{run}", "{text}", "--svg", "{text}"], "--svg: must be a folder, or a new one; got"),
     ],
 )
 def test_wrong_values_exit_with_one(work, arguments, message):

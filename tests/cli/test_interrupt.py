@@ -46,7 +46,7 @@ def test_ctrl_c_leaves_a_usable_run(tmp_path: Path, text: Path):
     out = tmp_path / "run"
     options = [*TINY, "--training.epochs", "100000", "--training.device", "cpu"]
     status, output, errors = command("train", "--data", text, "--out", out, *options, until=out / "metrics.jsonl")
-    assert status == 1, errors
+    assert status == 130, errors
     assert "interrupted: best valid perplexity" in output, errors
     assert errors == ""
     assert load_run(out).vocabulary.words[:2] == ["<unk>", "<eos>"]
@@ -59,7 +59,7 @@ def test_training_on_after_compression_goes_on_where_it_was_interrupted(tmp_path
     assert status == 0, errors
     again = ["compress", run, "--method", "svd", "--rank", "4", "--retrain", "30", "--out"]
     status, output, errors = command(*again, out, until=out / "metrics.jsonl")
-    assert status == 1 and "interrupted: the same command with --resume goes on" in output + errors
+    assert status == 130 and "interrupted: the same command with --resume goes on" in output + errors
     epochs = len((out / "metrics.jsonl").read_text().splitlines())
     assert 1 <= epochs < 30 and not (out / "compression.json").exists()
     status, _, errors = command(*again, out, "--resume")

@@ -120,6 +120,19 @@ def test_a_reader_that_goes_away_ends_a_command_silently(work, monkeypatch, caps
     assert capsys.readouterr().err == ""
 
 
+def test_letters_that_a_terminal_lacks_are_written_as_in_json(work, tmp_path):
+    (tmp_path / "a.txt").write_text("der schöne 😀 pilot\n", encoding="utf-8")
+    for arguments in (
+        ["surprisal", work / "run", tmp_path / "a.txt", "--json"],
+        ["parse", work / "run", tmp_path / "a.txt"],
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+            assert main([str(argument) for argument in arguments]) == 0
+            out = sys.stdout.buffer.getvalue().decode("ascii")
+        assert json.loads(out)["words"][1:3] == ["schöne", "😀"] if "--json" in arguments else "sch\\u00f6ne" in out
+
+
 PLACES = {
     "a file": ("file", "must be a folder, or a new one; got '{}', a file"),
     "below a file": ("file/a/b", "must be a folder, or a new one; got '{}', a file"),

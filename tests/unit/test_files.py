@@ -1,0 +1,60 @@
+"""YAML read safely: in bounded time and memory, every error with its file and line."""
+
+import time
+
+import pytest
+
+from gatedrnn.core.errors import ConfigError
+from gatedrnn.core.files import read_yaml
+
+ALIASES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
+MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} {{<<: [*a{k - 1}, *a{k - 1}, *a{k - 1}]}}\n" for k in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("b: 1\na: !!int ''", ":2: must be YAML; got a value that is no int"),
+        ("a: !!int 0x", ":1: must be YAML; got a value that is no int"),
+        ("a: !!float x", ":1: must be YAML; got a value that is no float"),
+        ("a: !!bool x", ":1: must be YAML; got a value that is no bool"),
+        ("a: !!timestamp x", ":1: must be YAML; got a value that is no timestamp"),
+        ("a: !!timestamp 2001-99-99", ":1: must be YAML; got a value that is no timestamp"),
+        ("a: " + "9" * 5000, ":1: must be YAML; got a value that is no int"),
+        ("a:\n" + "[" * 1000, ":2: must be YAML; got more than 32 levels"),
+        ("[" * 200_000, ":1: must be YAML; got more than 32 levels"),
+        ("- " * 1000, ":1: must be YAML; got more than 32 levels"),
+        (ALIASES, "must be YAML; got more than 10,000 values"),
+        (MERGES, "must be YAML; got more than 10,000 values"),
+        ("a: &a [*a]", r":1: must be YAML; got \*a, which is not defined before it"),
+        ("a: *b", r":1: must be YAML; got \*b, which is not defined before it"),
+        ("a: " + "x" * 300_000, "must be YAML; got more than 262,144 characters"),
+        ("a: !!python/object:os.system x", ":1: must be YAML; got could not determine a constructor"),
+        ("? [a]\n: b", ":1: must be YAML; got found unhashable key"),
+        ("<<: [1]", ":1: must be YAML; got expected a mapping for merging"),
+        ("\0", "must be YAML"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_cannot_be_read_is_refused_at_once_with_its_line(tmp_path, text, message):
+    (tmp_path / "a.yaml").write_text(text)
+    began = time.process_time()
+    with pytest.raises(ConfigError, match=rf"a\.yaml:?.*{message}"):
+        read_yaml(tmp_path / "a.yaml")
+    assert time.process_time() - began < 10
+
+
+def test_values_are_read_as_people_mean_them(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "a: 1e-3\nb: 2.5E+2\nc: 2001-99-99\nd: 2001-01-01\ne: &x {f: 1}\ng: {<<: *x, h: *x}\ni: 1_000\n"
+    )
+    found = {
+        "a": 0.001,
+        "b": 250.0,
+        "c": "2001-99-99",
+        "d": "2001-01-01",
+        "e": {"f": 1},
+        "g": {"f": 1, "h": {"f": 1}},
+        "i": 1000,
+    }
+    assert read_yaml(tmp_path / "a.yaml") == found
