@@ -80,7 +80,7 @@ class Request:
         ):
             if tensor is None:
                 continue
-            if tensor.dtype != dtype or tensor.shape != shape or tensor.device != device or not known_kind(tensor):
+            if not known_kind(tensor) or tensor.dtype != dtype or tensor.shape != shape or tensor.device != device:
                 return f"{name} is {_described(tensor)}, not {dtype} of {list(shape)} on {device}"
         for state in self.state:
             if state.shape != (B, H) or state.device != device or not (state.is_floating_point() and known_kind(state)):

@@ -414,6 +414,7 @@ def test_a_traced_layer_takes_any_number_of_steps():
         given = torch.randn(4, 5, D)
         torch.testing.assert_close(traced(given)[0], layer(given)[0], rtol=0, atol=1e-6)
         h, c = torch.zeros(2, 3, H), torch.zeros(2, 3, H)
+        layer.requires_grad_(False)
         fixed = torch.jit.trace(lambda x: layer(x, (h, c)), (x,))
         with pytest.raises(Exception, match=r"h_0.*shape \[4, 5"):
             fixed(given)
