@@ -187,5 +187,5 @@ def _linear(input: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor | 
 
 
 torch.serialization.add_safe_globals(
-    [Block, CompressedWeight]
+    [Block, CompressedWeight, _Tables]
 )  # a state dict that holds one loads under weights_only=True

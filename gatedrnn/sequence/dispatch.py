@@ -46,10 +46,9 @@ def backend_for(request: Request, name: str = "auto") -> Backend:
         return BACKENDS[name]
     able = (key for key, backend in BACKENDS.items() if backend.supports(request) is None)
     first = next(able)
-    if request.x_TBD.device.type == "cpu":
+    if not measurable(request.x_TBD.device):
         return BACKENDS[first]
-    others = list(able) if measurable(request.x_TBD.device) else ["reference"]
-    runs = {key: BACKENDS[key].run for key in (first, *others) if key != "reference"}  # the truth, never fast
+    runs = {key: BACKENDS[key].run for key in (first, *able) if key != "reference"}  # which is the slowest
     return BACKENDS[fastest(runs, request, _lost) if len(runs) > 1 else first]
 
 

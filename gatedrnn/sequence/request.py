@@ -1,12 +1,12 @@
 """What is asked of a backend, and what it gives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
-from gatedrnn.sequence.modes import known_kind, plain
+from gatedrnn.sequence.modes import KINDS, plain
 from gatedrnn.sequence.perturb import Draw
 
 
@@ -35,6 +35,7 @@ class Request:
     lengths_B: Tensor | None = None
     reverse: bool = False
     return_gates: bool | tuple[str, ...] = False
+    _only_numbers: bool | None = field(default=None, init=False, repr=False)
 
     def tensors(self) -> list[Tensor]:
         """All that is given."""
@@ -43,8 +44,10 @@ class Request:
         return [tensor for tensor in given if tensor is not None]
 
     def only_numbers(self) -> bool:
-        """Whether nothing but numbers is wanted: see `plain`."""
-        return plain(*self.tensors())
+        """Whether nothing but numbers is wanted: see `plain`. Asked once."""
+        if self._only_numbers is None:
+            self._only_numbers = plain(*self.tensors())
+        return self._only_numbers
 
     def wants(self, gate: str) -> bool:
         """Whether the trace of this gate is wanted."""
@@ -68,35 +71,40 @@ class Request:
 
     def misfit(self) -> str | None:
         """None, or which tensor has not the kind, type or shape that a kernel, which checks nothing, would read."""
+        if not (self.only_numbers() or torch.compiler.is_compiling()):  # a compiler's tensors stand for those to come
+            for tensor in self.tensors():
+                if type(tensor) not in KINDS:
+                    return f"a tensor is {_described(tensor)}"
         p, spec, (T, B, D) = self.params, self.spec, self.x_TBD.shape
         R, H, like = spec.rows, spec.hidden_size, p.weight_hh
         dtype, device = like.dtype, like.device
-        for name, tensor, shape in (
-            ("weight_ih", p.weight_ih, (R, D)),
-            ("weight_hh", like, (R, H)),
-            ("bias_ih", p.bias_ih, (R,)),
-            ("bias_hh", p.bias_hh, (R,)),
-            *((extra.name, p.extras[extra.name], spec.extra_shape(extra)) for extra in spec.extras),
-        ):
-            if tensor is None:
-                continue
-            if not known_kind(tensor) or tensor.dtype != dtype or tensor.shape != shape or tensor.device != device:
+        expected = [("weight_ih", p.weight_ih, (R, D)), ("weight_hh", like, (R, H))]
+        expected += [("bias_ih", p.bias_ih, (R,)), ("bias_hh", p.bias_hh, (R,))]
+        if spec.extras:
+            expected += [(extra.name, p.extras[extra.name], spec.extra_shape(extra)) for extra in spec.extras]
+        for name, tensor, shape in expected:
+            if tensor is not None and (
+                tensor.dtype != dtype or tensor.shape != shape or tensor.device != device or tensor.layout != _STRIDED
+            ):
                 return f"{name} is {_described(tensor)}, not {dtype} of {list(shape)} on {device}"
         for state in self.state:
-            if state.shape != (B, H) or state.device != device or not (state.is_floating_point() and known_kind(state)):
+            if state.shape != (B, H) or state.device != device or not state.is_floating_point():
                 return f"a state is {_described(state)}, not of {[B, H]} on {device}"
         noise = None if isinstance(self.noise, Draw) else self.noise
-        if noise is not None and (noise.shape != (T, B, R) or noise.device != device or not known_kind(noise)):
+        if noise is not None and (noise.shape != (T, B, R) or noise.device != device or noise.layout != _STRIDED):
             return f"the noise is {_described(noise)}, not of {[T, B, R]} on {device}"
         lengths = self.lengths_B
         if lengths is not None and (lengths.dtype != torch.int64 or lengths.shape != (B,) or lengths.device != device):
             return f"the lengths are {_described(lengths)}, not int64 of {[B]} on {device}"
-        return None if known_kind(self.x_TBD) else f"the input is {_described(self.x_TBD)}"
+        return None
+
+
+_STRIDED = torch.strided
 
 
 def _described(tensor: Tensor) -> str:
-    kind = "" if known_kind(tensor) else f"a {type(tensor).__name__}, "
-    return f"{kind}{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}"
+    kind = "" if type(tensor) in KINDS else f"a {type(tensor).__name__}, "
+    return f"{kind}{tensor.dtype}, {tensor.layout}, of shape {list(tensor.shape)} on {tensor.device}"
 
 
 @dataclass(slots=True, eq=False)

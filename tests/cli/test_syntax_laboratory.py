@@ -9,7 +9,7 @@ import pytest
 import torch
 from nltk.tree import Tree
 from page import Page
-from terminal import by_steps, copy_of, fails, record, records, works
+from terminal import by_steps, call, copy_of, fails, record, records, works
 
 from gatedrnn.data import read_sentences, read_treebank
 from gatedrnn.training.run import load_run
@@ -20,7 +20,8 @@ PARSERS = {"model", "left", "right", "balanced", "random", "upper_bound"}
 # ---------------------------------------------------------------- parse
 
 SENTENCES = "the pilot laughs\n\nMary thinks that the ( old ) guards sleep\nyes\n"
-TEXTS = [line.split() for line in SENTENCES.splitlines() if line]
+LINES = [line.split() for line in SENTENCES.splitlines()]
+TEXTS = [words for words in LINES if words]
 
 
 def escaped(words):
@@ -41,7 +42,9 @@ def sentences(tmp_path):
 def test_parse_gives_a_tree_a_line(work, sentences, monkeypatch, source):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SENTENCES.encode())))
     where = {"file": [sentences], "-": ["-"], "default": []}[source]
-    trees = [Tree.fromstring(line) for line in works("parse", work / "run", *where).splitlines()]
+    lines = works("parse", work / "run", *where).splitlines()
+    assert [bool(line) for line in lines] == [bool(words) for words in LINES]
+    trees = [Tree.fromstring(line) for line in lines if line]
     assert [tree.leaves() for tree in trees] == [escaped(words) for words in TEXTS]
     assert all(map(is_binary, trees))
 
@@ -52,7 +55,7 @@ def test_parse_json_tells_distances_layer_and_algorithm(work, sentences):
         for algorithm in ("biased", "unbiased"):
             out = works("parse", work / "run", sentences, "--json", "--layer", layer, "--algorithm", algorithm)
             records = [json.loads(line) for line in out.splitlines()]
-            assert [r["words"] for r in records] == TEXTS
+            assert [r["words"] for r in records] == LINES
             assert all(len(r["distances"]) == len(r["words"]) for r in records)
             assert all((r["layer"], r["algorithm"]) == (layer, algorithm) for r in records)
             plain = works("parse", work / "run", sentences, "--layer", layer, "--algorithm", algorithm)
@@ -67,7 +70,7 @@ def test_parse_json_tells_distances_layer_and_algorithm(work, sentences):
 def test_parse_draws(work, sentences, tmp_path):
     works("parse", work / "run", sentences, "--svg", tmp_path / "pictures")
     names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
-    assert names == ["00001.svg", "00002.svg", "00003.svg"]
+    assert names == [f"{number:05d}.svg" for number, words in enumerate(LINES, 1) if words]
     root = ElementTree.parse(tmp_path / "pictures" / "00001.svg").getroot()
     assert root.tag.endswith("svg") and {"the", "pilot", "laughs"} <= {text.strip() for text in root.itertext()}
 
@@ -105,9 +108,11 @@ def gate_means(folder, words, gate):
 @pytest.mark.parametrize("gate", ["master_forget", "master_input"])
 def test_parse_reads_a_gate_of_one_layer_or_the_mean_of_all(work, sentences, gate):
     for layer in (1, 2, "mean"):
-        for found, words in zip(
-            records("parse", work / "run", sentences, "--layer", layer, "--gate", gate), TEXTS, strict=True
-        ):
+        parsed = records("parse", work / "run", sentences, "--layer", layer, "--gate", gate)
+        for found, words in zip(parsed, LINES, strict=True):
+            if not words:
+                assert found["tree"] == "" and found["distances"] == []
+                continue
             means = gate_means(work / "run", words, gate)
             each = [1 - mean if gate == "master_forget" else mean for mean in means]
             wanted = sum(each) / 2 if layer == "mean" else each[layer - 1]
@@ -137,8 +142,9 @@ def test_a_sentence_of_ten_thousand_words_parses(work, tmp_path):
 
 def test_only_sentences_of_two_hundred_words_are_drawn(work, tmp_path):
     (tmp_path / "a.txt").write_text("the " * 200 + "\n" + "the " * 201 + "\n")
-    line = fails("parse", work / "run", tmp_path / "a.txt", "--svg", tmp_path / "svg")
-    assert "parse --svg 00002.svg: draws sentences of at most 200 words; got 201 words" in line
+    code, out, err = call("parse", work / "run", tmp_path / "a.txt", "--svg", tmp_path / "svg")
+    assert code == 0 and len(out.splitlines()) == 2
+    assert err == "gatedrnn: 00002.svg: not drawn, 201 words; at most 200 are drawn\n"
     (drawn,) = (tmp_path / "svg").iterdir()
     assert [text for text in ElementTree.parse(drawn).getroot().itertext() if text.strip() == "the"] == ["the"] * 200
 

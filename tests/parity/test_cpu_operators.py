@@ -32,7 +32,8 @@ from torch.func import functional_call
 from gatedrnn import Gates
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.cpu import operators
-from gatedrnn.sequence.backends.cpu.target import targets
+from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS
+from gatedrnn.sequence.backends.cpu.target import best, targets
 
 
 def detached(arguments, grad):
@@ -215,7 +216,8 @@ def check_bfloat16(layer, sizes):
             with torch.autocast("cpu", torch.bfloat16):
                 ours = measure(layer, "cpu", x, states, lengths=lengths)
             assert all(value.dtype == torch.float32 for value in ours.values())
-            assert norm_error(ours, expected)["output"] > 1e-5  # or autocast did nothing
+            half = best().half != "wide" and steps * size > DIRECT_TOKENS
+            assert (norm_error(ours, expected)["output"] > 1e-5) == half  # else float32 is faster
             for name, error in norm_error(ours, expected).items():
                 assert error < 2e-2, f"{name}: {error:.1e}"
 

@@ -12,7 +12,9 @@ import select
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,10 +105,14 @@ class Guard:
         assert not missing, f"kernels are called in another way now: {missing} are gone; lead the new way through Guard"
         loop, kernel, lend = arguments.Loop.__call__, kernels.Kernel.__call__, memory.lend
 
-        def guarded_loop(run, values, *rest):
+        def guarded_loop(run, values):
             self.calls += 1
             found, back = self.moved(values)
-            loop(run, found, *rest)
+            names = {place: name for name, place in run.places.items()}
+            ends = [start for _, start in run.rooms[1:]] + [run.room_bytes]
+            for (place, start), end in zip(run.rooms, ends, strict=True):
+                found[names[place]] = self.take(end - start, line=True)
+            loop(replace(run, rooms=(), room_bytes=0), found)
             back()
             self.free()
 
@@ -117,8 +123,9 @@ class Guard:
             back()
             self.free()
 
-        def guarded_lend(*sizes):
-            return None, [self.take(size, line=True) for size in sizes]
+        def guarded_lend(size):
+            address = self.take(size + memory.LINE_BYTES, line=True)
+            return SimpleNamespace(data_ptr=lambda: address)
 
         arguments.Loop.__call__, kernels.Kernel.__call__, memory.lend = guarded_loop, guarded_kernel, guarded_lend
         try:

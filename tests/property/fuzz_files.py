@@ -29,7 +29,7 @@ from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from damage import copied, damaged, packed, replaced, value
+from .damage import copied, damaged, packed, replaced, value
 
 SECONDS = 60  # of the processor
 WAITED_SECONDS = 600  # on the clock, in the process of the cases

@@ -3,8 +3,9 @@
 from random import Random
 
 import pytest
-from damage import damaged
-from fuzz_files import fuzz, prepare
+
+from .damage import damaged
+from .fuzz_files import fuzz, prepare
 
 
 @pytest.fixture(scope="module")
