@@ -61,8 +61,8 @@ def test_parse_json_tells_distances_layer_and_algorithm(work, sentences):
             plain = works("parse", work / "run", sentences, "--layer", layer, "--algorithm", algorithm)
             assert [r["tree"] for r in records] == plain.splitlines()
             found[layer, algorithm] = records
-    assert found[1, "biased"][1]["distances"] == found[1, "unbiased"][1]["distances"]
-    assert found[1, "biased"][1]["distances"] != found[2, "biased"][1]["distances"]
+    assert found[1, "biased"][0]["distances"] == found[1, "unbiased"][0]["distances"]
+    assert found[1, "biased"][0]["distances"] != found[2, "biased"][0]["distances"]
     default = json.loads(works("parse", work / "run", sentences, "--json").splitlines()[0])
     assert (default["layer"], default["algorithm"]) == (2, "unbiased")
 

@@ -128,7 +128,8 @@ def test_a_reader_never_sees_half_a_file(cache, monkeypatch):
 
     def spy(path, content):
         result = write_bytes(path, content)
-        seen.append([other.suffix == ".o" and not other.name.startswith(".") for other in files(folder)])
+        visible = [not any(part.startswith(".") for part in other.relative_to(folder).parts) for other in files(folder)]
+        seen.append(visible)
         return result
 
     monkeypatch.setattr(Path, "write_bytes", spy)
