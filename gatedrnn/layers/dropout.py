@@ -63,6 +63,6 @@ def dropped_weight(weight: Tensor, p: float) -> Tensor:
     """
     if weight.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < p < 1:
         return F.dropout(weight, p)
-    bits = torch.empty(-(-weight.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
+    bits = torch.empty(-(-weight.numel() // 4), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
     kept = bits.view(torch.int16)[: weight.numel()].view(weight.shape) >= round(p * 65536) - 32768
     return weight * kept.to(weight.dtype).mul_(1 / (1 - p))

@@ -141,7 +141,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         inputs = hidden, weight, bias
         if not torch.compiler.is_compiling() and torch.is_grad_enabled():  # they are to be differentiated once more
             places = [k for k, gradient in enumerate(gradients) if gradient is not None]
-            loss = _at_once(hidden, weight, bias, targets, ctx.divisor)
+            inputs = hidden.view_as(hidden), weight.view_as(weight), bias.view_as(bias)  # hidden may depend on weight
+            loss = _at_once(inputs[0], inputs[1], inputs[2], targets, ctx.divisor)
             again = torch.autograd.grad(loss, [inputs[k] for k in places], grad, create_graph=True)
             return *(again[places.index(k)] if k in places else None for k in range(3)), None, None, None, None
         found: list[Tensor | None] = [None, None, None]

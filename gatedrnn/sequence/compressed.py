@@ -24,8 +24,8 @@ _KEPT_TABLES = 4  # of a weight: as many temperatures and instruction sets as ta
 _SET_DATA: Any = Tensor.data.__set__  # type: ignore[attr-defined]
 
 
-class _Tables(dict[Hashable, Tensor]):
-    """What kernels made of a weight: it goes into no copy and no file."""
+class _Tables(dict[Hashable, tuple[Tensor, list[Tensor]]]):
+    """What kernels made of a weight, and of which parts: it goes into no copy and no file."""
 
     def __reduce__(self) -> Any:
         return _Tables, ()
@@ -65,13 +65,16 @@ class CompressedWeight(Tensor):
         }
 
     def remembered(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` makes of this weight, which never changes: made once for each of the last few keys."""
-        table = self._tables.get(key)
-        if table is None:
-            table = make()
+        """What `make` makes of the parts as they are now: made once for each of the last few keys."""
+        parts = [part for block in self.blocks for part in block.parts.values()]
+        state = tuple((part.data_ptr(), None if part.is_inference() else part._version) for part in parts)
+        found = self._tables.get((key, state))
+        if found is None:
             kept = list(self._tables.items())[1 - _KEPT_TABLES :]
-            self._tables = _Tables([*kept, (key, table)])  # another thread may read the old one
-        return table
+            blocks, found = self.blocks, (make(), parts)  # the parts are held, so that no other has their addresses
+            if blocks is self.blocks:  # else another thread has set `.data` meanwhile
+                self._tables = _Tables([*kept, ((key, state), found)])
+        return found[0]
 
     def __repr__(self, **_: Any) -> str:
         kinds = ", ".join(f"{block.first}…{block.last - 1} {block.form}" for block in self.blocks)
@@ -94,7 +97,15 @@ class CompressedWeight(Tensor):
             if not isinstance(args[1], CompressedWeight):
                 got, advice = str(args[1].dtype), "Make it dense first: model.expand()"
                 raise ArgumentError("CompressedWeight", "stays float32", got, advice)
-            args[0].blocks, args[0]._tables = args[1].blocks, _Tables()
+            args[0].blocks = args[1].blocks
+        if func is Tensor.__setitem__:
+            raise _written("w[…] = …")
+        if func is Tensor.share_memory_:
+            for part in stored_parts(args[0]):
+                part.share_memory_()
+            return args[0]
+        if func is Tensor.__dlpack__:
+            return args[0].dense().__dlpack__(*args[1:], **kwargs)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
@@ -116,7 +127,7 @@ class CompressedWeight(Tensor):
                 return func(torch.empty(0, dtype=first.dtype, device=first.device), *args[1:], **kwargs)
             if func is _ATEN.embedding.default:
                 return forms.rows(first.blocks, first.shape[1], args[1])
-        _refuse_writing(func, args)
+        _refuse_writing(func, args, kwargs)
         return func(
             *tree_map_only(CompressedWeight, CompressedWeight.dense, args),
             **tree_map_only(CompressedWeight, CompressedWeight.dense, kwargs),
@@ -159,12 +170,18 @@ def gather(saved: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dic
     return dense | {name: CompressedWeight(found, shapes[name][1]) for name, found in blocks.items()}
 
 
-def _refuse_writing(func: Any, args: tuple[Any, ...]) -> None:
-    for argument, value in zip(func._schema.arguments, args, strict=False):
-        written = argument.alias_info is not None and argument.alias_info.is_write
-        if written and isinstance(value, CompressedWeight):
-            rule, advice = "cannot be written to", "Load the run with dense weights, or compress the result again"
-            raise ArgumentError("CompressedWeight", rule, str(func), advice)
+def _refuse_writing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for argument, value in zip(func._schema.arguments, [*args, *[None] * len(func._schema.arguments)], strict=False):
+        value = kwargs.get(argument.name, value)
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for written in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(written, CompressedWeight):
+                    raise _written(str(func))
+
+
+def _written(how: str) -> ArgumentError:
+    advice = "Load the run with dense weights, or compress the result again"
+    return ArgumentError("CompressedWeight", "cannot be written to", how, advice)
 
 
 def _linear(input: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor | None:

@@ -172,7 +172,7 @@ def _from_nibbles(packed: Tensor, columns: int) -> Tensor:
     return pairs.to(torch.int8) - 8
 
 
-_BITS = 2 ** torch.arange(8, dtype=torch.int16)
+_BITS = 2 ** torch.arange(8, dtype=torch.int16, device="cpu")
 
 
 def _binary(matrix: Tensor) -> Parts:

@@ -78,11 +78,13 @@ def plain(*tensors: object) -> bool:
     ):
         return False
     grad = torch.is_grad_enabled()
-    for tensor in tensors:  # noqa: SIM110 - a generator takes twice as long
-        if type(tensor) not in KINDS or tensor.is_neg() or (grad and tensor.requires_grad):  # type: ignore[attr-defined]
+    for tensor in tensors:
+        if type(tensor) not in KINDS or tensor.is_neg() or tensor._is_zerotensor():  # type: ignore[attr-defined]
+            return False
+        if grad and tensor.requires_grad:  # type: ignore[attr-defined]
             return False
     return True
 
 
-KINDS: set[type] = {Tensor, torch.nn.Parameter, torch.nn.Buffer}
+KINDS: set[type] = {Tensor, torch.nn.Parameter}
 """Of tensors whose numbers lie at their address, or that kernels of ours know how to read."""

@@ -80,7 +80,7 @@ def plan_noise(spec: Spec, gates: Gates, like: Tensor) -> Draw | None:
     places = _places(spec, gates)
     if not places or any(gate.squash != "sigmoid" for gate in spec.gates if gate.name in named):
         return None
-    seed = torch.randint(0, 2**62, (1,))
+    seed = torch.randint(0, 2**62, (1,), device="cpu")
     return Draw(seed, places, gates.noise_probability, 1.0 / gates.temperature)
 
 
@@ -111,7 +111,7 @@ def draw_noise(
     like = torch.empty(0, device=device, dtype=dtype)
     options: dict[str, Any] = {"generator": generator, "device": like.device}
     if unavailable(like) is None:
-        draw = Draw(torch.randint(0, 2**62, (1,), generator=generator), _places(spec, gates), p, 1.0)
+        draw = Draw(torch.randint(0, 2**62, (1,), generator=generator, device="cpu"), _places(spec, gates), p, 1.0)
         noise_TBR = draw.rows(steps * batch, spec.rows, like).view(steps, batch, spec.rows)
     else:
         noise_TBR = like.new_zeros(steps, batch, spec.rows)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gatedrnn.cells import CELLS, Spec, Trace
 from gatedrnn.cells.spec import Step
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import split_above, split_below, straight_through
 
 _ROWS = {CELLS[name].step: name for name in ("rnn", "lstm", "peephole", "coupled", "gru", "onlstm")}
@@ -60,7 +61,10 @@ class Plan:
         """The plan that `text()` wrote."""
         kernel, *numbers = text.split()
         *sizes, cells, carries = map(int, numbers)
-        return Plan(kernel, *sizes, cells=bool(cells), carries=bool(carries))
+        plan = Plan(kernel, *sizes, cells=bool(cells), carries=bool(carries))
+        if not max(plan.columns_x, plan.first_1 + plan.columns_1 + plan.columns_2) <= plan.columns or min(sizes) < 0:
+            raise ArgumentError("Plan", "its columns must lie within the row of gates", text, "Take the text of a Plan")
+        return plan
 
     def integers(self) -> dict[str, int]:
         """As the loops' arguments."""
@@ -92,6 +96,8 @@ def _plan(step: Step, spec: Spec) -> Plan | str:
     hard = sum(gate.hard << k for k, gate in enumerate(spec.gates))
     if name is None:
         return "the cell has no kernel"
+    if not _alike(spec, CELLS[name].make_spec(H), name == "rnn"):
+        return f"its gates are not those of the registered cell {name}, whose equation it uses"
     if any(extra.full for extra in spec.extras):
         return "a full peephole matrix is not in the kernels"
     if name == "rnn":
@@ -107,6 +113,12 @@ def _plan(step: Step, spec: Spec) -> Plan | str:
     master = spec.gates[4]
     chunk = H // (master.units or master.rows)
     return Plan(name, H, rows, rows, 0, rows, split_points=master.rows, chunk=chunk, hard=hard)
+
+
+def _alike(spec: Spec, own: Spec, any_squash: bool) -> bool:
+    """Whether a Spec has the gates and states of a registered cell's own."""
+    gates, theirs = ([(g.name, any_squash or g.squash) for g in each.gates] for each in (spec, own))
+    return gates == theirs and spec.states == own.states
 
 
 def rotated(plan: Plan, rows: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class Request:
         return [tensor for tensor in given if tensor is not None]
 
     def only_numbers(self) -> bool:
-        """Whether nothing but numbers is wanted: see `plain`. Asked once."""
+        """Whether nothing but numbers is wanted: see `plain`. Asked once: a request is for the call that made it."""
         if self._only_numbers is None:
             self._only_numbers = plain(*self.tensors())
         return self._only_numbers

@@ -7,6 +7,7 @@ import copy
 import gc
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -19,10 +20,11 @@ from torch import nn
 from torch.func import functional_call, vmap
 from torch.testing._internal.two_tensor import TwoTensor
 
-from gatedrnn import GRU, LSTM, CoupledLSTM, Gates, Recurrent
+from gatedrnn import CELLS, GRU, LSTM, CoupledLSTM, Gates, Recurrent
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.backends.cpu import memory
 from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS
+from gatedrnn.sequence.plan import plan_for
 
 WIDE = 300  # more columns than any sample of a weight would look at
 few_and_many = pytest.mark.parametrize("steps", [2, DIRECT_TOKENS // 3 + 1], ids=["few", "many"])
@@ -505,3 +507,89 @@ def test_layouts_of_input_and_states(batch_first, steps):
             layer(x[:, 0] if not batch_first else x[0], h[:, 0])[0],
             (expected[:, 0] if not batch_first else expected[0]), rtol=0, atol=1e-5,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("seed", lambda given: {**given, "seed": torch.zeros(1)}),
+        ("blocks", lambda given: {**given, "blocks": [0, 10_000_000]}),
+        ("blocks", lambda given: {**given, "blocks": [-4, 4]}),
+        ("chance", lambda given: {**given, "chance": [0.0, 1.0]}),
+        ("products", lambda given: {**given, "products": "half"}),
+        ("Plan", lambda given: {**given, "plan": given["plan"].replace(" 64 64 0 64", " 64 64 5000 64")}),
+        ("weight_hh", lambda given: {**given, "weight_hh": given["weight_hh"].double()}),
+        ("h_0", lambda given: {**given, "h0_BH": torch.zeros(4, 16)}),
+    ],
+)
+def test_the_operator_refuses_what_its_kernel_would_misread(name, change):
+    layer = make("g2lstm", 8, 16, dtype=torch.float32, training=True)
+    plan = plan_for(layer.cell.step, layer.spec)
+    given = {
+        **{"x_TBD": torch.randn(5, 3, 8), "weight_ih": layer.weight_ih_l0, "weight_hh": layer.weight_hh_l0},
+        **{"bias_G": layer.bias_ih_l0, "scale_G": None, "extra": None},
+        **{"h0_BH": torch.zeros(3, 16), "c0_BH": torch.zeros(3, 16), "noise_TBR": None, "seed": torch.tensor([3])},
+        **{"blocks": [0, 32], "chance": [0.5, 1.0], "lengths_B": None, "plan": plan.text(), "reverse": False},
+        "products": "float",
+    }
+    torch.ops.gatedrnn.recurrence(**given)
+    with torch.no_grad(), pytest.raises(ArgumentError, match=name):
+        torch.ops.gatedrnn.recurrence(**change(given))
+
+
+@pytest.mark.parametrize("variant", ["lstm", "gru-after", "rnn-tanh"])
+@pytest.mark.parametrize("lengths", [None, RAGGED[B]])
+def test_saved_tensors_that_a_hook_changed_are_read_as_they_are_or_refused(variant, lengths):
+    layer = make(variant, dtype=torch.float32)
+    x, states = inputs_for(layer)
+    expected = torch.autograd.grad(call(layer, x, states, lengths=lengths)[0].square().sum(), list(layer.parameters()))
+
+    def spread(tensor):
+        return (
+            torch.stack([tensor, torch.full_like(tensor, torch.nan)], -1)[..., 0]
+            if tensor.is_floating_point()
+            else tensor
+        )
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, spread):
+        found = torch.autograd.grad(call(layer, x, states, lengths=lengths)[0].square().sum(), list(layer.parameters()))
+    torch.testing.assert_close(found, expected)
+    for change in (lambda t: t.bfloat16() if t.is_floating_point() else t, lambda t: t[:-1]):
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, change):
+            loss = call(layer, x, states, lengths=lengths)[0].square().sum()
+        with pytest.raises((ArgumentError, RuntimeError), match=r"must be|type|shape|size"):
+            torch.autograd.grad(loss, list(layer.parameters()))
+
+
+def test_noise_under_another_default_device():
+    layer = make("g2lstm", dtype=torch.float32, training=True, weight_dropout=0.5)
+    x, _ = inputs_for(layer)
+    torch.manual_seed(5)
+    expected = layer(x)[0]
+    torch.manual_seed(5)
+    with torch.device("meta"):
+        found = layer(x)[0]
+    assert torch.equal(found, expected)
+
+
+def test_a_cell_of_one_s_own_never_gets_another_s_kernel():
+    own = CELLS["lstm"]
+
+    def make_spec(hidden_size):
+        spec = own.make_spec(hidden_size)
+        gates = tuple(replace(g, squash="relu") if g.name == "cell_candidate" else g for g in spec.gates)
+        return replace(spec, gates=gates)
+
+    layer = Recurrent(replace(own, name="relu-lstm", make_spec=make_spec), 4, 8).eval()
+    x = torch.randn(5, 2, 4)
+    found = layer(x)[0]
+    layer.backend = "reference"
+    assert torch.equal(found, layer(x)[0])
+
+
+def test_a_named_gate_keeps_no_others_alive():
+    layer = make("lstm", dtype=torch.float32)
+    x, _ = inputs_for(layer)
+    with torch.no_grad():
+        gate = layer(x, return_gates=("forget_gate",))[2][0]["forget_gate"]
+    assert gate.untyped_storage().nbytes() == gate.nbytes

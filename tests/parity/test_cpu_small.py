@@ -260,3 +260,27 @@ def test_rows_of_blocks_are_cut_and_put_together():
     the_same_rows(cut, value, slice(2, 7))
     index = torch.tensor([9, 0, 4])
     the_same_rows(gatedrnn.sequence.forms.rows(value.blocks, 6, index), value, index)
+
+
+def test_a_compressed_weight_is_never_written_to_and_changed_parts_are_seen():
+    layer, _ = pair("lstm", 20, 33, ["int8"])
+    weight, x = layer.weight_hh_l0, torch.randn(3, 2, 20)
+    ones = torch.ones_like(weight.dense())
+    for write in (
+        lambda: torch.mul(ones, 2, out=weight),
+        lambda: torch._foreach_mul_([weight], 2.0),
+        lambda: weight.__setitem__(0, 1.0),
+        lambda: weight.mul_(2),
+    ):
+        with torch.no_grad(), pytest.raises(ArgumentError, match="cannot be written to"):
+            write()
+    with torch.no_grad():
+        before = layer(x)[0]
+        weight.blocks[0].parts["scale"].mul_(2)
+        after = layer(x)[0]
+        layer.backend = "reference"
+        torch.testing.assert_close(after, layer(x)[0], rtol=0, atol=1e-4)
+        assert not torch.allclose(after, before, atol=1e-3)
+    assert torch.equal(torch.from_dlpack(weight), weight.dense())
+    layer.share_memory()
+    assert all(part.is_shared() for part in layer.weight_hh_l0.blocks[0].parts.values())

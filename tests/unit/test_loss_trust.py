@@ -357,3 +357,23 @@ def test_a_trace_holds_for_other_numbers_of_targets():
     )
     hidden, targets = torch.randn(2 * N + 1, E), some_targets(rows=2 * N + 1)
     torch.testing.assert_close(traced(hidden, targets), at_once(hidden, weight, bias, targets))
+
+
+def test_gradients_of_a_tied_model_may_be_differentiated_again():
+    config = LanguageModelConfig(vocabulary_size=11, cell="lstm", embedding_size=6, hidden_sizes=(6,), tied=True)
+    model = LanguageModel(config, backend="reference").double().eval()
+    tokens, targets = torch.randint(11, (4, 3)), torch.randint(11, (4, 3))
+    weight = model.embedding.weight
+
+    def chunked():
+        return model(tokens, targets=targets).loss
+
+    def at_once():
+        return torch.nn.functional.cross_entropy(model(tokens).logits.flatten(0, 1), targets.flatten())
+
+    found = []
+    for loss in (chunked, at_once):
+        (first,) = torch.autograd.grad(loss(), weight, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), weight)
+        found.append((first.detach(), second))
+    torch.testing.assert_close(*found)

@@ -44,7 +44,6 @@ class Loop:
         places: where each argument stands.
         rooms: place and start of each room that is lent for a call, `room_bytes` in all.
         threads: a team's size.
-        kind: of the products.
         packed: type of panels.
         apart: L, the distance between rows of gates.
         forward_room: elements of packed W and of packed U.
@@ -59,7 +58,6 @@ class Loop:
     rooms: tuple[tuple[int, int], ...]
     room_bytes: int
     threads: int
-    kind: str
     packed: torch.dtype
     apart: int
     forward_room: tuple[int, int]
@@ -124,7 +122,6 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
         rooms=(),
         room_bytes=0,
         threads=threads,
-        kind=kind,
         packed=packed,
         apart=leading(plan),
         forward_room=(across[0] * depth(width, kind), across[1] * depth(H, kind)),

@@ -104,4 +104,7 @@ def _laid_out(found: Trace, lengths_B: Tensor | None, T: int, B: int) -> Trace:
 
         places, dead = token_places(lengths_B, T)
         found = {name: gate.index_select(0, places).masked_fill(dead, 0) for name, gate in found.items()}
-    return {name: gate.view(T, B, gate.shape[-1]) for name, gate in found.items()}
+    found = {name: gate.view(T, B, gate.shape[-1]) for name, gate in found.items()}
+    if any(gate.requires_grad for gate in found.values()) or torch.compiler.is_compiling():
+        return found
+    return {name: gate.contiguous() for name, gate in found.items()}  # each its own, and not the memory of all

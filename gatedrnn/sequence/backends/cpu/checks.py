@@ -1,5 +1,7 @@
 """What an operator may pass on to a kernel, which checks nothing."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -31,3 +33,18 @@ def trusted(owner: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ..
         got = f"{type(tensor).__name__} of {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
         raise ArgumentError(owner, rule, got, "Convert it")
     return tensor.contiguous()
+
+
+def drawable(owner: str, blocks: list[int], chance: list[float], columns: int) -> None:
+    """Refuse noise that a kernel cannot draw.
+
+    Args: blocks: first and last + 1 column of each block; chance: probability and scale.
+    Raises: ArgumentError: blocks are no ascending pairs of columns, or a number is out of range.
+    """
+    edges = [0, *blocks, columns]
+    if len(blocks) % 2 or edges != sorted(edges):
+        rule, got = "blocks must be pairs of ascending columns of the rows", f"{blocks} of {columns} columns"
+        raise ArgumentError(f"{owner}.blocks", rule, got, "Give first and last + 1")
+    if len(chance) != 2 or not (0.0 < chance[0] <= 1.0 and math.isfinite(chance[1])):
+        rule = "must be a probability in (0, 1] and a finite scale"
+        raise ArgumentError(f"{owner}.chance", rule, chance, "Draw nothing where the probability is 0")

@@ -23,7 +23,7 @@ _LENT = threading.local()
 def empty(*shape: int, dtype: torch.dtype) -> Tensor:
     """Uninitialised, as torch.empty; a large one in pages of 2 MiB where Linux has them."""
     tensor = torch.empty(shape, dtype=dtype, device="cpu")
-    if tensor.numel() >= _HUGE_BYTES:
+    if tensor.nbytes >= _HUGE_BYTES:
         _prefer_huge_pages(tensor.data_ptr(), tensor.nbytes)
     return tensor
 

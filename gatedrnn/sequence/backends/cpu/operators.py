@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.backends.cpu import memory, team
 from gatedrnn.sequence.backends.cpu.arguments import Loop, Values, draw_values, layout, leading, loop, threads_for
-from gatedrnn.sequence.backends.cpu.checks import real, together, trusted
+from gatedrnn.sequence.backends.cpu.checks import drawable, real, together, trusted
 from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.pieces import rank_of, tables
 from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS, TOKENS, kind_of, round_up
@@ -26,6 +27,8 @@ from gatedrnn.sequence.plan import Plan
 
 def _kind(products: str, dtype: torch.dtype) -> str:
     """Of what was asked for, if it is any faster here: `split` on matrix registers, `bf16` where there are products for it."""
+    if products not in ("float", "split", "bf16"):
+        raise ArgumentError("recurrence.products", "must be float, split or bf16", repr(products), "Use float")
     half = best().half
     useful = {"float": False, "split": half == "amx" and dtype == torch.float32, "bf16": half != "wide"}[products]
     return products if useful else kind_of(dtype)
@@ -132,17 +135,38 @@ def _forward_loop(
     return run.given({"T": T, "reverse": reverse, "direct_w": few_w, "direct_u": few_u}, rooms)
 
 
+def _trusted(
+    owner: str, p: Plan, sizes: tuple[int, int, int], dtype: torch.dtype, **given: Tensor | None
+) -> dict[str, Tensor | None]:
+    """These tensors, contiguous, by name. Raises: ArgumentError: one is not what the kernels take it for."""
+    (T, B, D), H, columns, L = sizes, p.hidden, p.columns, leading(p)
+    shapes: dict[str, tuple[int, ...]] = {
+        **{"input": (T, B, D), "weight_ih": (p.columns_x, D), "weight_hh": (p.columns_1 + p.columns_2, H)},
+        **{"bias": (columns,), "scale": (columns,), "extra": (3 * H,), "noise": (T, B, p.columns_x)},
+        **{"h_0": (B, H), "c_0": (B, H), "grad_h_n": (B, H), "grad_c_n": (B, H)},
+        **{"output": (T, B, H), "grad_output": (T, B, H), "gates": (T * B, L), "grad_gates": (T * B, L)},
+        "cells": (T * B if p.cells else 0, H),
+    }
+    where = f", for an input of shape {[T, B, D]}"
+    return {
+        name: None if tensor is None else trusted(f"{owner}.{name}{where}", tensor, dtype, shapes[name])
+        for name, tensor in given.items()
+    }
+
+
 def _checked(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`forward`, of tensors that no backend has looked at: a graph that was traced or exported brings its own."""
-    x, W, U, bias, scale, extra, h0, c0, noise, *_, plan, _, _ = arguments
+    x, W, U, bias, scale, extra, h0, c0, noise, seed, blocks, chance, _, plan, *_ = arguments
     (T, B, D), p = x.shape, Plan.of(plan)
-    columns, H, dtype = p.columns, p.hidden, real("recurrence.input", x)
-    shapes = {"weight_ih": (p.columns_x, D), "weight_hh": (p.columns_1 + p.columns_2, H), "bias": (columns,)}
-    shapes |= {"scale": (columns,), "extra": (3 * H,), "h_0": (B, H), "c_0": (B, H), "noise": (T, B, p.columns_x)}
+    dtype = real("recurrence.input", x)
     trusted("recurrence.input", x, dtype, (T, B, D))
-    for (name, shape), tensor in zip(shapes.items(), (W, U, bias, scale, extra, h0, c0, noise), strict=True):
-        if tensor is not None:
-            trusted(f"recurrence.{name}, for an input of shape {[T, B, D]}", tensor, dtype, shape)
+    _trusted(
+        "recurrence", p, (T, B, D), dtype, weight_ih=W, weight_hh=U, bias=bias, scale=scale, extra=extra, h_0=h0, c_0=c0
+    )
+    _trusted("recurrence", p, (T, B, D), dtype, noise=noise)
+    if seed is not None:
+        trusted("recurrence.seed", seed, torch.int64, (1,))
+        drawable("recurrence", blocks, chance, p.columns_x)
     return forward(*arguments)
 
 
@@ -156,7 +180,7 @@ def _recurrence_fake(
     x_TBD, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_TBR, seed, blocks, chance, lengths_B, plan, reverse,
     products,
 ):  # fmt: skip
-    given = (x_TBD, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_TBR, lengths_B)
+    given = (x_TBD, weight_ih, weight_hh, bias_G, scale_G, extra, h0_BH, c0_BH, noise_TBR, seed, lengths_B)
     together("recurrence", *(tensor for tensor in given if tensor is not None))
     (T, B, _), p = x_TBD.shape, Plan.of(plan)
     H, new = p.hidden, x_TBD.new_empty
@@ -195,7 +219,14 @@ def recurrence_backward(
         need_x, need_noise: whether those are wanted.
         need_w, need_u: whether W's, with the biases' of its columns, and U's, with those of its own columns, are wanted.
     """
-    (T, B, D), dtype, p = x_TBD.shape, x_TBD.dtype, Plan.of(plan)
+    (T, B, D), dtype, p = x_TBD.shape, real("recurrence_backward.input", x_TBD), Plan.of(plan)
+    if not p.cells:
+        grad_c_n = None  # of nothing
+    t = _trusted(
+        "recurrence_backward", p, (T, B, D), dtype, input=x_TBD, weight_ih=weight_ih, weight_hh=weight_hh, scale=scale_G,
+        extra=extra, h_0=h0_BH, c_0=c0_BH, gates=gates, cells=cells, output=output_TBH, grad_output=grad_output,
+        grad_gates=grad_gates, grad_h_n=grad_h_n, grad_c_n=grad_c_n,
+    )  # fmt: skip
     tokens = layout(lengths_B, T, B, reverse)
     N, H = tokens.count, p.hidden
     run = loop("backward", p, D, threads_for(p, N, D, team.size()), best(), _kind(products, dtype))
@@ -214,22 +245,22 @@ def recurrence_backward(
         "offsets": tokens.offsets,
         "prev": tokens.previous,
         "x": tokens.packed(x_TBD),
-        "W": weight_ih.contiguous(),
-        "U": weight_hh.contiguous(),
-        "scale": None if scale_G is None else scale_G.contiguous(),
+        "W": t["weight_ih"],
+        "U": t["weight_hh"],
+        "scale": t["scale"],
         "scaled": scale_G is not None,
-        "extra": None if extra is None else extra.contiguous(),
+        "extra": t["extra"],
         "h0": tokens.sorted(h0_BH),
         "c0": None if c0_BH is None else tokens.sorted(c0_BH),
         "need_dx": need_x,
         "need_dw": need_w,
         "need_du": need_u,
-        "G": gates,
+        "G": t["gates"],
         "out": tokens.packed(output_TBH),
-        "cs": cells,
+        "cs": t["cells"],
         "grad_h": zeros if grad_output is None else tokens.packed(grad_output),
         "grad_h_stride": 0 if grad_output is None else H,
-        "grad_g": zeros if grad_gates is None else grad_gates.contiguous(),
+        "grad_g": zeros if grad_gates is None else t["grad_gates"],
         "grad_g_stride": 0 if grad_gates is None else L,
         "extra_size": made["d_extra"].shape[1],
     }
@@ -272,6 +303,21 @@ def _recurrence_backward_fake(
     grad_output, grad_gates, grad_h_n, grad_c_n, x_TBD, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, gates, cells,
     output_TBH, lengths_B, plan, reverse, need_x, need_w, need_u, need_noise, products,
 ):  # fmt: skip
+    given = (
+        grad_output,
+        grad_gates,
+        x_TBD,
+        weight_ih,
+        weight_hh,
+        scale_G,
+        extra,
+        h0_BH,
+        c0_BH,
+        gates,
+        cells,
+        output_TBH,
+    )
+    together("recurrence_backward", *(tensor for tensor in (*given, lengths_B) if tensor is not None))
     (T, B, D), p, new = x_TBD.shape, Plan.of(plan), x_TBD.new_empty
     H = p.hidden
     dx = new(T, B, D) if need_x else new(0, D)

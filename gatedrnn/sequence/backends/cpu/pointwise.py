@@ -4,15 +4,13 @@ A kernel checks nothing, so the operators check all that they pass on, at every 
 Dimensions: N rows or tokens, R columns, V vocabulary.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.backends.cpu import team
 from gatedrnn.sequence.backends.cpu.arguments import draw_values
-from gatedrnn.sequence.backends.cpu.checks import real, together, trusted
+from gatedrnn.sequence.backends.cpu.checks import drawable, real, together, trusted
 from gatedrnn.sequence.backends.cpu.kernels import kernel
 from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.sizes import ALONE, kind_of
@@ -30,15 +28,8 @@ def logistic_noise(
     """
     trusted("logistic_noise.seed", seed, torch.int64, (1,))
     trusted("logistic_noise.like", like, real("logistic_noise.like", like), like.shape)
+    drawable("logistic_noise", blocks, [chance, scale], columns)
     edges = [0, *blocks, columns]
-    if len(blocks) % 2 or edges != sorted(edges) or rows < 0:
-        rule = "blocks must be pairs of ascending columns of the rows"
-        raise ArgumentError(
-            "logistic_noise.blocks", rule, f"{blocks} of [{rows}, {columns}]", "Give first and last + 1"
-        )
-    if not (0.0 < chance <= 1.0 and math.isfinite(scale)):
-        rule = "chance must lie in (0, 1], scale must be finite"
-        raise ArgumentError("logistic_noise.chance", rule, f"{chance}, {scale}", "Draw nothing where the chance is 0")
     out = like.new_empty(rows, columns)
     for a, b in zip(edges[::2], edges[1::2], strict=True):
         out[:, a:b].zero_()
@@ -75,7 +66,7 @@ def cross_entropy_(
         advice = "Encode with the model's vocabulary"
         raise ArgumentError("cross_entropy_.targets_N", f"ids must lie in 0…{V - 1}", int(wrong[0]), advice)
     threads = 1 if logits_NV.numel() < ALONE else team.size()
-    losses, sums = torch.empty(N, dtype=dtype), torch.zeros(threads, V, dtype=dtype)
+    losses, sums = logits_NV.new_empty(N), logits_NV.new_zeros(threads, V)
     values = {"N": N, "V": V, "differentiate": differentiate, "logits": logits_NV, "bias": bias_V}
     values |= {"targets": targets_N, "weights": weights_N, "losses": losses, "sums": sums}
     kernel("cross_entropy", "cross_entropy", best(), kind_of(dtype))(threads, values)
