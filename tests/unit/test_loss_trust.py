@@ -372,8 +372,8 @@ def test_gradients_of_a_tied_model_may_be_differentiated_again():
         return torch.nn.functional.cross_entropy(model(tokens).logits.flatten(0, 1), targets.flatten())
 
     found = []
-    for loss in (chunked, at_once):
-        (first,) = torch.autograd.grad(loss(), weight, create_graph=True)
+    for way in (chunked, at_once):
+        (first,) = torch.autograd.grad(way(), weight, create_graph=True)
         (second,) = torch.autograd.grad(first.square().sum(), weight)
         found.append((first.detach(), second))
     torch.testing.assert_close(*found)

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
 
@@ -27,7 +27,8 @@ def trusted(owner: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ..
 
     Raises: ArgumentError: another device, type or shape, or a tensor whose numbers are not at one address (subclass, sparse).
     """
-    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.layout == torch.strided
+    own = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__  # else its numbers are not at its address
+    plain = own and tensor.device.type == "cpu" and tensor.layout == torch.strided
     if not plain or tensor.dtype != dtype or tensor.shape != shape:
         rule = f"must be a plain tensor of {dtype} {list(shape)} on the CPU"
         got = f"{type(tensor).__name__} of {tensor.dtype} {list(tensor.shape)} on {tensor.device}"

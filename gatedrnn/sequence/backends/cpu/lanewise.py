@@ -93,6 +93,18 @@ def choose_positive(tyctx: Any, x: Any, a: Any, b: Any) -> Any:
     return x(x, a, b), lower
 
 
+@intrinsic
+def choose_nonzero(tyctx: Any, x: Any, a: Any, b: Any) -> Any:
+    """`a` where x is not 0 (NaN is not), else `b`."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        x, *rest = (operand(context, builder, v, t, sig.return_type) for v, t in zip(args, sig.args, strict=True))
+        zero = ir.Constant(x.type, [0.0] * x.type.count)
+        return builder.select(builder.fcmp_unordered("!=", x, zero), *rest)
+
+    return x(x, a, b), lower
+
+
 def _floating(vector: ir.VectorType) -> tuple[ir.VectorType, int, int]:
     """Whole numbers as wide as the reals of `vector`, bits of its significand, and its exponent's bias."""
     double = isinstance(vector.element, ir.DoubleType)

@@ -29,6 +29,8 @@ def logistic_noise(
     trusted("logistic_noise.seed", seed, torch.int64, (1,))
     trusted("logistic_noise.like", like, real("logistic_noise.like", like), like.shape)
     drawable("logistic_noise", blocks, [chance, scale], columns)
+    if rows < 0:
+        raise ArgumentError("logistic_noise.rows", "must not be negative", rows, "Give a number of rows")
     edges = [0, *blocks, columns]
     out = like.new_empty(rows, columns)
     for a, b in zip(edges[::2], edges[1::2], strict=True):

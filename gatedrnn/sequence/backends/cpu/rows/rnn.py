@@ -3,7 +3,7 @@
 from numba import njit
 
 from gatedrnn.sequence.backends.cpu.functions import sigmoid, sigmoid_slope, tanh, tanh_slope
-from gatedrnn.sequence.backends.cpu.lanewise import choose_positive, maximum
+from gatedrnn.sequence.backends.cpu.lanewise import choose_nonzero, maximum
 from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
 
 
@@ -54,7 +54,7 @@ def _relu(x):
 
 @njit
 def _relu_back(d, y):
-    return choose_positive(y, d, 0.0)
+    return choose_nonzero(y, d, 0.0)
 
 
 TANH, RELU, SIGMOID = rows(tanh, _tanh_back), rows(_relu, _relu_back), rows(sigmoid, _sigmoid_back)
