@@ -7,6 +7,8 @@ from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
 
+_DISPATCH = "__torch_dispatch__"
+
 
 def real(owner: str, tensor: Tensor) -> torch.dtype:
     """The tensor's type, which must be one of the kernels'."""
@@ -27,7 +29,7 @@ def trusted(owner: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ..
 
     Raises: ArgumentError: another device, type or shape, or a tensor whose numbers are not at one address (subclass, sparse).
     """
-    own = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__  # else its numbers are not at its address
+    own = getattr(type(tensor), _DISPATCH) is getattr(Tensor, _DISPATCH)  # else its numbers are not at its address
     plain = own and tensor.device.type == "cpu" and tensor.layout == torch.strided
     if not plain or tensor.dtype != dtype or tensor.shape != shape:
         rule = f"must be a plain tensor of {dtype} {list(shape)} on the CPU"
