@@ -52,7 +52,7 @@ def candidates(
                 yield (cell, label), (_runner(layers, shape, half), gflop(cell, shape))
             if backend == "cpu" and not shape.ragged:
                 whole = gflop(cell, shape)
-                for half in (False, True):
+                for half in (False, True) if _has_bf16() else (False,):
                     label = "bf16" if half else "float32"
                     yield (f"{cell}: products only", label), (_bound(cell, shape, half, shape.parts), whole)
                 for name, part in PARTS.items() if parts else ():
@@ -65,6 +65,13 @@ def candidates(
                 yield (f"{cell}: products only", label), (step, gflop(cell, shape))
         elif mm and not shape.ragged:
             yield (f"{cell}: products only", "torch.mm"), (_mm(cell, shape, device), gflop(cell, shape))
+
+
+def _has_bf16() -> bool:
+    """Whether the kernels multiply in bfloat16 on this CPU."""
+    from gatedrnn.sequence.backends.cpu.target import best
+
+    return best().half != "wide"
 
 
 def _captured(step: Callable[[], None]) -> Callable[[], None]:

@@ -25,12 +25,13 @@ from gatedrnn.sequence.derivatives import no_second_derivative
 from gatedrnn.sequence.plan import Plan
 
 
-def _kind(products: str, dtype: torch.dtype) -> str:
+def _kind(products: str, dtype: torch.dtype, target: Target) -> str:
     """Of what was asked for, if it is any faster here: `split` on matrix registers, `bf16` where there are products for it."""
-    if products not in ("float", "split", "bf16"):
+    if products == "float":
+        return kind_of(dtype)
+    if products not in ("split", "bf16"):
         raise ArgumentError("recurrence.products", "must be float, split or bf16", repr(products), "Use float")
-    half = best().half
-    useful = {"float": False, "split": half == "amx" and dtype == torch.float32, "bf16": half != "wide"}[products]
+    useful = target.half == "amx" and dtype == torch.float32 if products == "split" else target.half != "wide"
     return products if useful else kind_of(dtype)
 
 
@@ -74,11 +75,11 @@ def forward(
     Raises: ArgumentError: a length is out of range.
     """
     T, B, D = x_TBD.shape
-    tokens = layout(lengths_B, T, B, reverse)
+    tokens, target = layout(lengths_B, T, B, reverse), best()
     N, small = tokens.count, isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight)
     rank = rank_of(blocks_of(weight_ih), blocks_of(weight_hh)) if small else 0
-    kind = "small" if small else _kind(products, x_TBD.dtype)
-    run = _forward_loop(plan, T, B, N, D, x_TBD.dtype, reverse, keep, kind, rank, team.size(), best())
+    kind = "small" if small else _kind(products, x_TBD.dtype, target)
+    run = _forward_loop(plan, T, B, N, D, x_TBD.dtype, reverse, keep, kind, rank, team.size(), target)
     p, dtype, H, values = run.plan, x_TBD.dtype, run.plan.hidden, {}
     if small:
         values["PW"], values["PU"] = tables(p, weight_ih, weight_hh, scale_G, run.panel)
@@ -227,9 +228,9 @@ def recurrence_backward(
         extra=extra, h_0=h0_BH, c_0=c0_BH, gates=gates, cells=cells, output=output_TBH, grad_output=grad_output,
         grad_gates=grad_gates, grad_h_n=grad_h_n, grad_c_n=grad_c_n,
     )  # fmt: skip
-    tokens = layout(lengths_B, T, B, reverse)
+    tokens, target = layout(lengths_B, T, B, reverse), best()
     N, H = tokens.count, p.hidden
-    run = loop("backward", p, D, threads_for(p, N, D, team.size()), best(), _kind(products, dtype))
+    run = loop("backward", p, D, threads_for(p, N, D, team.size()), target, _kind(products, dtype, target))
     L, wide = run.apart, run.packed.itemsize
     made = _gradients(p, N, D, need_x, need_w, need_u, dtype)
     made["d_extra"] = memory.empty(run.threads, 0 if extra is None else len(extra), dtype=dtype).zero_()
