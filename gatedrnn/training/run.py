@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,9 +138,9 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder, so that no second training writes into it, and remove temporary files of killed ones.
+    """Hold a run's folder, so that no other process writes into it, and remove temporary files of killed ones.
 
-    A killed process holds nothing.
+    A killed process holds nothing. A folder without checkpoints is left without a lock's file, an empty one not at all.
 
     Raises: DataError: another process holds it, or it cannot be written.
     """
@@ -160,6 +160,11 @@ def locked(folder: Path) -> Iterator[None]:
             remove_stale(place)
         yield
     finally:
+        if not checkpoints(folder):
+            with suppress(OSError):  # other files are in it
+                (folder / CHECKPOINT_FOLDER / ".lock").unlink()
+                (folder / CHECKPOINT_FOLDER).rmdir()
+                folder.rmdir()
         lock.release()
 
 

@@ -1,5 +1,6 @@
 """Whatever happens to the files of a run: damage is named, and nothing trained is ever overwritten."""
 
+import io
 import json
 import shutil
 from itertools import chain, combinations
@@ -9,6 +10,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from terminal import call, fails, record, works
 
+from gatedrnn.cli import compression
 from gatedrnn.data import write_corpus
 from gatedrnn.training import checkpoint
 from gatedrnn.training.run import METRICS_FILE, check_begun, locked, read_metrics
@@ -302,3 +304,64 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(run, place, monke
     assert not (out / METRICS_FILE).read_text()
     works("train", "--out", out, "--resume", *MORE)
     same_as_two(out, place)
+
+
+class KilledError(BaseException):
+    """A kill: nothing cleans up after it but what a process's end does."""
+
+
+def kill(*_, **__):
+    raise KilledError
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_compression_leaves_a_run_that_was_trained_into_its_folder_meanwhile(stopped, run, place, monkeypatch):
+    out, measured = run.parent / "out", compression._measured
+    before = trained(run)
+
+    def meanwhile(*arguments):
+        if not out.exists():
+            shutil.copytree(run, out)
+            if stopped:
+                raise KeyboardInterrupt
+        return measured(*arguments)
+
+    monkeypatch.setattr(compression, "_measured", meanwhile)
+    arguments = ("compress", place / "other", "--method", "int8", "--out", out)
+    assert ("interrupted" if stopped else "must not hold a run yet") in fails(*arguments, code=130 if stopped else 1)
+    assert trained(out) == before and not (out / "compression.json").exists()
+
+
+def test_a_compression_writes_into_no_live_run(run, place):
+    out = run.parent / "out"
+    with locked(out):
+        assert "must not be in training already" in fails("compress", run, "--method", "int8", "--out", out)
+
+
+def test_a_compressed_run_keeps_no_lock(run):
+    works("compress", run, "--method", "int8", "--out", run.parent / "out")
+    works("accept", run.parent / "out")
+    assert not (run.parent / "out" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("at", ["_measured", "write_json", "checkpoints"])
+def test_training_on_after_compression_that_was_killed_at_its_end_has_its_record(at, run, monkeypatch):
+    out = run.parent / "out"
+    retrain = ("compress", run, "--method", "svd", "--rank", 2, "--retrain", 1, "--out", out)
+    was = getattr(compression, at)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(compression, at, lambda *a: kill() if at != "_measured" or a[1] == out else was(*a))
+        call(*retrain)
+    assert (out / "compression.json").exists() == (at == "checkpoints")
+    weights = trained(out)["model.safetensors"]
+    works(*retrain, "--resume")
+    assert (out / "compression.json").exists() and trained(out) == {"model.safetensors": weights}
+
+
+def test_a_table_of_two_runs_reads_standard_input_once(run, place, monkeypatch, tmp_path):
+    monkeypatch.setattr(compression, "published", lambda hidden: {})
+    monkeypatch.setattr(compression, "_WHOLE", ("int8",))
+    text = io.TextIOWrapper(io.BytesIO((place / "text" / "valid.txt").read_bytes()))
+    monkeypatch.setattr("sys.stdin", text)
+    rows = record("compress", run, place / "other", "--table", "--data", "-")
+    assert [row["run"] for row in rows] == ["run", "run", "other", "other"]
