@@ -35,6 +35,7 @@ from gatedrnn.training.run import (
     accept_run,
     check_begun,
     check_free,
+    checkpoints,
     continued,
     locked,
     write_begun,
@@ -174,12 +175,13 @@ class Loop:
         """Train to the end."""
         training, p = self.config.training, self.progress
         self.spent = self._mean(self._spent())[0]
-        if p.step and self.spent >= 1:
+        if p.best_nats is not None and self.spent >= 1:
             self.stop = self._budget()
         with _signals(self):
             while self.stop is None and not self._finished():
                 self._epoch()
-        if p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero:
+        unsaved = p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero
+        if unsaved and checkpoints(self.folder):  # a second Ctrl-C may come before the first of them
             with self._projected():
                 save_weights(self.folder, self.config.model, self.raw.state_dict())
         done = p.epoch - 1
@@ -251,6 +253,8 @@ class Loop:
                 break
             if due:
                 self._checkpoint()
+        if p.best_nats is None:  # trained weights never lie beside no checkpoint
+            self._checkpoint()
         self._validate((p.tokens - before) / (time.monotonic() - began))
         self._checkpoint()
 
