@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatedrnn.core.checksums import CHECKSUMS_FILE, accept, check_all
+from gatedrnn.core.checksums import CHECKSUMS_FILE, accept, check, check_all
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, remove_stale, to_json, write_text
@@ -94,6 +94,8 @@ def check_begun(folder: Path) -> bool:
         if holds_trained(folder) or (log.exists() and log.stat().st_size):
             rule, advice = "must have a checkpoint to go on from", "Choose another --out, or delete the folder"
             raise DataError(str(folder), rule, "a trained model without one", advice)
+        if (folder / CONFIG_FILE).is_file():
+            check(folder / CONFIG_FILE)  # which says how to begin again
         return False
     for name in (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE):
         if not (folder / name).is_file():
