@@ -50,18 +50,20 @@ def train(options: Options) -> int:
         sections["model"]["gates"] = {key: value for key, value in asked.items() if key in chosen}
     config = _absolute(from_dict(RunConfig, sections, ""))
     data = config.data.folder
+    cell = config.model.cell  # what a file holds for another cell, that an option replaced, may stand
+    own = {key for key in options.given if options.cells.get(key, cell) == cell}
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
     if not options.resume:
         check_free(out)
-        config.model.check_used(options.given)
+        config.model.check_used(own)
     elif check_begun(out) or (out / CONFIG_FILE).exists():
         config = _absolute(continued(out, config, options.given))
     elif not options.given:
         raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
     else:
-        config.model.check_used(options.given)
+        config.model.check_used(own)
     existed = out.exists()
     try:
         return _train(config, out, options)

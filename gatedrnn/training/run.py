@@ -12,6 +12,7 @@ from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, remove_stale, to_json, write_text
 from gatedrnn.data import Vocabulary
+from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, holds_trained, save_config
@@ -130,12 +131,21 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
         section, name = key.split(".")[:2]
         if wanted[section][name] == own[section][name]:
             continue
+        if key == "data.tokenizer" and _is_tokenizer(folder, wanted[section][name]):
+            own[section][name] = wanted[section][name]
+            continue
         if key != "data.folder" and (section != "training" or name not in MAY_CHANGE):
             got = f"{wanted[section][name]!r}, and {own[section][name]!r} in the run"
             advice = f"Drop it, or start another run; what may change: {', '.join(MAY_CHANGE)}"
             raise ArgumentError(key, "must be as in the run", got, advice)
         own[section][name] = wanted[section][name]
     return from_dict(RunConfig, own, "")
+
+
+def _is_tokenizer(folder: Path, path: str | None) -> bool:
+    """Whether this file holds the run's own tokenizer. Raises: DataError: it is missing, or holds none."""
+    own = folder / TOKENIZER_FILE
+    return path is not None and own.is_file() and Subwords.load(path).settings == own.read_text(encoding="utf-8")
 
 
 @contextmanager
