@@ -199,7 +199,7 @@ class Loop:
             if not training.finetune_epochs:
                 self.stop = f"no better in {p.since_best} epochs" if early else None
                 return True
-            if not (p.best_nats is not None and math.isfinite(p.best_nats)):
+            if p.best_nats is None:
                 return True
             self._finetune()
             return False

@@ -1,5 +1,6 @@
 """A run on disk: config.yaml, model.safetensors, vocabulary.json (and tokenizer.json), their checksums, metrics.jsonl, caches."""
 
+import errno
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ VOCABULARY_FILE = "vocabulary.json"
 METRICS_FILE = "metrics.jsonl"
 TOKENS_FOLDER = "tokens"
 CHECKPOINT_FOLDER = "checkpoint"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 LISTED = (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE, TOKENIZER_FILE)
 """Files of a run whose checksums are kept; a checkpoint and the token cache have their own."""
 
@@ -165,8 +167,12 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         advice = "Wait for it, or choose another --out"
         raise DataError(str(folder), "must not be in training already", "a live run", advice) from error
-    except OSError as error:
-        raise DataError(str(folder), "must be a folder that can be written", error.strerror, ROOM) from error
+    except (OSError, NotImplementedError) as error:  # the latter is filelock's own
+        got = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
+            rule, advice = "must be on a file system with locks", "Choose an --out on another one"
+            raise DataError(str(folder), rule, got, advice) from error
+        raise DataError(str(folder), "must be a folder that can be written", got, ROOM) from error
     try:
         for place in (folder, folder / CHECKPOINT_FOLDER, folder / TOKENS_FOLDER):
             remove_stale(place)

@@ -1,5 +1,6 @@
 """A training that is cut off anywhere goes on as if nothing had happened: the same bits in the end."""
 
+import errno
 import json
 import os
 import random
@@ -287,6 +288,16 @@ def test_another_text_or_a_run_is_refused(corpus, tmp_path):
 def test_a_live_run_is_refused(corpus, tmp_path):
     with locked(tmp_path / "run"), pytest.raises(DataError, match="must not be in training already; got a live run"):
         train(config_for("adam"), corpus, tmp_path / "run", Quiet(), resume=True)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(code, tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(DataError, match="must be on a file system with locks"), locked(tmp_path / "run"):
+        pass
 
 
 def test_what_may_change_in_a_run(corpus, tmp_path):
