@@ -180,10 +180,10 @@ class Loop:
         with _signals(self):
             while self.stop is None and not self._finished():
                 self._epoch()
-        unsaved = p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero
-        if unsaved and checkpoints(self.folder):  # a second Ctrl-C may come before the first of them
+        if p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero:
+            begun = bool(checkpoints(self.folder))  # a second Ctrl-C may come before the first of them
             with self._projected():
-                save_weights(self.folder, self.config.model, self.raw.state_dict())
+                save_weights(self.folder, self.config.model, self.raw.state_dict(), trained=begun)
         done = p.epoch - 1
         if self.stop is None:
             self.stop = "all epochs done" if p.stage == "main" or not training.finetune_epochs else "finetuned"
