@@ -17,22 +17,25 @@ if importlib.util.find_spec("triton") is not None and not torch.cuda.is_availabl
     del os.environ["TRITON_INTERPRET"]  # for the other tests, the backend is not there
 
 INSTRUCTIONS = (
+    "cli/test_interrupt.py::test_training_on_after_compression",
     "golden/",
     "parity/test_cpu",
+    "parity/test_guard_pages",
     "parity/test_sequence",
     "parity/test_torch",
     "unit/test_compression",
     "unit/test_loss_kernel",
+    "unit/test_loss_trust",
     "unit/test_parsing_study",
     "unit/test_resume",
 )
-"""Files of the tests whose results depend on the CPU's instructions; others are the same on every machine."""
+"""Files of the tests, or tests, whose results depend on the CPU's instructions; others are the same on every machine."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them, for `pytest -m instructions`."""
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(INSTRUCTIONS):
+        if f"{item.path.relative_to(Path(__file__).parent).as_posix()}::{item.name}".startswith(INSTRUCTIONS):
             item.add_marker("instructions")
 
 

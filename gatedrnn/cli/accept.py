@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import CheckpointError
-from gatedrnn.core.files import to_json
+from gatedrnn.core.files import to_json, write_with
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.training.run import accept_run, load_run, locked
 
@@ -15,8 +16,17 @@ def accept(options: Any) -> None:
     if not (folder / CONFIG_FILE).is_file():
         raise CheckpointError(str(folder), "must be a run's folder", f"no {CONFIG_FILE}", "Check the path")
     with locked(folder):
+        path = folder / CHECKSUMS_FILE
+        before = path.read_bytes() if path.is_file() else None
         changed = accept_run(folder)
-    load_run(folder)
+        try:
+            load_run(folder)
+        except BaseException:  # it cannot be read: its list stays as it was
+            if before is None:
+                path.unlink()
+            else:
+                write_with(path, lambda temporary: temporary.write_bytes(before))
+            raise
     if options.json:
         print(to_json({"run": str(folder), "accepted": changed}))
     else:

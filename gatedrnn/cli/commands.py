@@ -2,9 +2,12 @@
 
 import math
 import os
+import shlex
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
@@ -47,22 +50,20 @@ def train(options: Options) -> int:
         sections["model"]["gates"] = {key: value for key, value in asked.items() if key in chosen}
     config = _absolute(from_dict(RunConfig, sections, ""))
     data = config.data.folder
+    cell = config.model.cell  # what a file holds for another cell, that an option replaced, may stand
+    own = {key for key in options.given if options.cells.get(key, cell) == cell}
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
     if not options.resume:
         check_free(out)
-        if data is None and _rank() == 0 and (out / "text").exists():
-            raise DataError(
-                str(out / "text"), "must not exist yet", "a text", "Train on it by --data, or choose another --out"
-            )
-        config.model.check_used(options.given)
+        config.model.check_used(own)
     elif check_begun(out) or (out / CONFIG_FILE).exists():
         config = _absolute(continued(out, config, options.given))
     elif not options.given:
         raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
     else:
-        config.model.check_used(options.given)
+        config.model.check_used(own)
     existed = out.exists()
     try:
         return _train(config, out, options)
@@ -71,7 +72,7 @@ def train(options: Options) -> int:
         if not existed and not begun and _rank() == 0:
             shutil.rmtree(out, ignore_errors=True)
         if begun and isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(GO_ON) from None
+            raise KeyboardInterrupt(_go_on(out, options)) from None
         raise
 
 
@@ -94,7 +95,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
 
     data = config.data.folder
     if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
-        write_corpus(out / "text", config.training.seed)
+        _write_text(out, config.training.seed)
     console = Console(stderr=options.json, quiet=_rank() > 0)
     reading = {key: value for key, value in asdict(config.data).items() if key not in ("folder", "mapping", "words")}
     begun = bool(checkpoints(out))
@@ -124,7 +125,7 @@ def _train(config: Any, out: Path, options: Options) -> int:
         console.print(f"{outcome.stopped}: {valid}; the run is in {out}", highlight=False, soft_wrap=True)
     if outcome.stopped != "interrupted":
         return 0
-    console.print(GO_ON, highlight=False, soft_wrap=True)
+    console.print(_go_on(out, options), highlight=False, soft_wrap=True)
     return INTERRUPTED
 
 
@@ -253,6 +254,29 @@ def _chosen(options: Options, name: str, kind: type) -> Any:
 
 def _settings(what: Any) -> dict[str, Any]:
     return {name.rstrip("_"): value for name, value in asdict(what).items()}
+
+
+def _go_on(out: Path, options: Options) -> str:
+    """What to do after an interrupt: without --out, the same command would not find the run."""
+    return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume` goes on"
+
+
+def _write_text(out: Path, seed: int) -> None:
+    """Write the built-in grammar's text into a run, whole or not at all; one that is there already must be the same."""
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out, prefix=".text.", suffix=".writing") as folder:
+        new, text = Path(folder) / "text", out / "text"
+        write_corpus(new, seed)
+        with suppress(OSError):  # one is there
+            new.rename(text)
+            return
+        if not text.is_dir() or any(
+            not (text / path.name).is_file() or (text / path.name).read_bytes() != path.read_bytes()
+            for path in new.iterdir()
+        ):
+            raise DataError(
+                str(text), "must not exist yet", "another text", "Train on it by --data, or choose another --out"
+            )
 
 
 def _describe(console: Console, corpus: Corpus, doing: str) -> None:

@@ -1,12 +1,10 @@
 """`gatedrnn compress`: a run in a small form, and what that costs; or the table of all published schemes."""
 
-import math
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,22 +21,22 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import to_json, write_json, write_text, write_with
 from gatedrnn.data import Corpus, find_splits
 from gatedrnn.data.text import rereadable
-from gatedrnn.data.vocabulary import TOKENIZER_FILE
-from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_tensors
+from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
+from gatedrnn.sequence.compressed import CompressedWeight
 from gatedrnn.studies.compression import Projection, Scheme, compressed, published
 from gatedrnn.training.run import (
-    CHECKPOINT_FOLDER,
     LISTED,
     TOKENS_FOLDER,
-    VOCABULARY_FILE,
     Run,
     accept_run,
+    check_begun,
     check_free,
+    checkpoints,
     load_run,
     load_runs,
+    locked,
 )
 
-_FILES = (CONFIG_FILE, VOCABULARY_FILE, TOKENIZER_FILE, WEIGHTS_FILE)
 COMPRESSION_FILE = "compression.json"
 _WHOLE = ("bf16", "int8", "int4")
 """Methods for every weight, that the table has besides the published ones."""
@@ -59,7 +57,7 @@ def compress(options: Any) -> int:
         )
     scheme, folder, out = _scheme(options), Path(options.run[0]), Path(options.out)
     run = load_run(folder)
-    tokens = _tokens(run, options)
+    tokens = _tokens(run, None if options.data is None else rereadable(str(options.data)))
     if not (options.resume and options.retrain):
         check_free(out)
     console = Console(stderr=True, quiet=options.json)
@@ -68,14 +66,10 @@ def compress(options: Any) -> int:
     if options.retrain and not _retrain(run, scheme, options, out):
         return INTERRUPTED
     with console.status(f"compressing {folder}"):
-        after = _compressed(run, scheme, options, tokens)
-    record: dict[str, Any] = {
-        f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
-    }
-    write_json(out / COMPRESSION_FILE, {"method": options.method, "from": str(folder), **record})
+        record = _compressed(run, scheme, options, tokens, before)
     if record["bytes_after"] >= record["bytes_before"]:
-        told = "larger than before: compress the run that it was made of, or by a smaller method"
-        print(f"gatedrnn: {out} is {told}", file=sys.stderr)
+        made = "compress the run that it was made of, or by" if _is_compressed(run) else "compress by"
+        print(f"gatedrnn: {out} is larger than before: {made} a smaller method", file=sys.stderr)
     if options.json:
         print(to_json(record))
     else:
@@ -100,22 +94,42 @@ def _check_used(options: Any) -> None:
             raise ArgumentError(f"compress {option}", "needs --retrain", "none", advice)
 
 
-def _compressed(run: Run, scheme: Scheme, options: Any, tokens: np.ndarray | None) -> dict[str, Any]:
-    """Write the run, or what was trained on from it, in small forms; its measures."""
+def _compressed(
+    run: Run, scheme: Scheme, options: Any, tokens: np.ndarray | None, before: dict[str, Any]
+) -> dict[str, Any]:
+    """Write the run, or what was trained on from it, in small forms, and what that changes, which is returned."""
     out = Path(options.out)
-    if options.retrain:
-        save_tensors(out, compressed(load_run(out).model, scheme))
-        shutil.rmtree(out / CHECKPOINT_FOLDER, ignore_errors=True)
-        return _measured(load_run(out), out, tokens)
-    try:
-        _write(run, run.folder, out, scheme)
-        return _measured(load_run(out), out, tokens)
-    except BaseException:  # whatever stops it: no half-written run stays
-        for name in (*LISTED, CHECKSUMS_FILE):
-            (out / name).unlink(missing_ok=True)
-        with suppress(OSError):  # other files are in it
-            out.rmdir()
-        raise
+
+    def told() -> dict[str, Any]:
+        after = _measured(load_run(out), out, tokens)
+        record = {
+            f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
+        }
+        write_json(out / COMPRESSION_FILE, {"method": options.method, "from": str(run.folder), **record})
+        return record
+
+    with locked(out):
+        if options.retrain:
+            check_begun(out)
+            trained = load_run(out)
+            if not _is_compressed(trained):  # as one stays that was killed here
+                save_tensors(out, compressed(trained.model, scheme))
+            record = told()
+            for path in checkpoints(out):
+                path.unlink()
+            return record
+        check_free(out)  # again: it may have been trained into
+        try:
+            _write(run, run.folder, out, scheme)
+            return told()
+        except BaseException:  # whatever stops it: no half-written run stays
+            for name in (*LISTED, CHECKSUMS_FILE):
+                (out / name).unlink(missing_ok=True)
+            raise
+
+
+def _is_compressed(run: Run) -> bool:
+    return any(isinstance(value, CompressedWeight) for value in run.model.state_dict().values())
 
 
 def _print(record: dict[str, Any], out: Path) -> None:
@@ -146,6 +160,8 @@ def _retrain(run: Run, scheme: Scheme, options: Any, out: Path) -> bool:
     splits = find_splits(run.config.data.folder or run.folder / "text")
     weights, project = run.model.expand().state_dict(), Projection(run.model, scheme)
     project(weights)  # what the scheme refuses, it refuses before anything is written
+    if not options.resume:
+        check_free(out)  # again: it may have been trained into
     with console.status("reading the text"):
         corpus = Corpus({name: splits[name] for name in ("train", "valid")}, run.vocabulary, **reading)
         corpus.cache(out / TOKENS_FOLDER)
@@ -166,23 +182,21 @@ def _scheme(options: Any) -> Scheme:
     return Scheme(options.method, gates, options.weights, **given)
 
 
-def _tokens(run: Run, options: Any) -> np.ndarray | None:
-    """Tokens of --data, else of the run's own validation text, None where that is gone."""
-    path = options.data
-    if path is None:
+def _tokens(run: Run, text: Any) -> np.ndarray | None:
+    """Tokens of a text, for None of the run's own validation text, None where that is gone."""
+    if text is None:
         try:
-            path = find_splits(run.config.data.folder or run.folder / "text")["valid"]
+            text = find_splits(run.config.data.folder or run.folder / "text")["valid"]
         except DataError:
             return None
-    text: Any = rereadable(str(path))
     return Corpus({"text": text}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
 
 
 def _write(run: Run, folder: Path, out: Path, scheme: Scheme) -> None:
     """A run's folder with its weights in a small form; the weights last, so that a run is whole or none."""
     kept = compressed(run.model, scheme)
-    for name in _FILES[:-1]:
-        if (folder / name).exists():
+    for name in LISTED:
+        if name != WEIGHTS_FILE and (folder / name).exists():
             write_text(out / name, (folder / name).read_text(encoding="utf-8"))
     save_tensors(out, kept)
     accept_run(out)
@@ -199,8 +213,7 @@ def _measured(run: Run, folder: Path, tokens: np.ndarray | None) -> dict[str, An
 def _perplexity(run: Run, tokens: np.ndarray) -> float:
     from gatedrnn.training.evaluation import evaluate
 
-    found = evaluate(run.model, tokens, run.vocabulary, batch_size=min(20, len(tokens))).perplexity
-    return found if math.isfinite(found) else math.inf
+    return evaluate(run.model, tokens, run.vocabulary, batch_size=min(20, len(tokens))).perplexity
 
 
 def _speed(run: Run, tokens: np.ndarray, batch_size: int) -> float:
@@ -217,7 +230,8 @@ def _speed(run: Run, tokens: np.ndarray, batch_size: int) -> float:
 
 def _table(options: Any) -> None:
     """Every published scheme, and a deployer's, for every run."""
-    rows = [row for run in load_runs(options.run) for row in _rows(run, options)]
+    text = None if options.data is None else rereadable(str(options.data))
+    rows = [row for run in load_runs(options.run) for row in _rows(run, options, text)]
     if options.out:
         write_json(Path(options.out) / "table.json", rows)
         write_text(Path(options.out) / "table.md", _markdown(rows))
@@ -233,8 +247,8 @@ def _table(options: Any) -> None:
     Console(width=max(Console().width, 110)).print(table)
 
 
-def _rows(run: Run, options: Any) -> Iterator[dict[str, Any]]:
-    tokens = _tokens(run, options)
+def _rows(run: Run, options: Any, text: Any) -> Iterator[dict[str, Any]]:
+    tokens = _tokens(run, text)
     if tokens is None:
         raise ArgumentError(
             "compress --table", "needs a text", "no --data, and the run's own is gone", "Add --data FILE"

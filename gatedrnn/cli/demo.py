@@ -29,7 +29,7 @@ from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.loop import train
 from gatedrnn.training.progress import TrainingDisplay
-from gatedrnn.training.run import Run, load_run, read_metrics
+from gatedrnn.training.run import METRICS_FILE, Run, load_run, read_metrics
 from gatedrnn.trees import distances_to_spans, gold_tree
 from gatedrnn.trees.scores import sentence_f1
 
@@ -126,7 +126,10 @@ def _clear(folder: Path) -> None:
     own = OWN_FILES if "results.json" in present else set()
     if own and (folder / "run" / CONFIG_FILE).exists():
         training = read_run_config(folder / "run" / CONFIG_FILE).training
-        own = own if replace(training, seed=TRAINING.seed) == TRAINING else own - {"run"}
+        log = folder / "run" / METRICS_FILE  # a line an epoch; the configuration's may have been set back
+        epochs = log.read_bytes().count(b"\n") if log.is_file() else None
+        if epochs != TRAINING.epochs or replace(training, seed=TRAINING.seed) != TRAINING:
+            own = own - {"run"}
     foreign = sorted(present - own) or (["a file"] if folder.is_file() else [])
     if foreign:
         advice = "Choose another --out, or delete the folder"

@@ -141,28 +141,30 @@ def _data_folder(arguments: list[str]) -> list[str]:
     return [f"--data.folder{a[6:]}" if a == "--data" or a.startswith("--data=") else a for a in arguments]
 
 
-def _given(arguments: list[str]) -> tuple[list[str], set[str], list[Any]]:
-    """Arguments whose files can be read again, the configuration's keys that they set (in `--config` too), and those files.
+def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], list[Any]]:
+    """Arguments whose files can be read again, the keys they set (in `--config` too), the cell of the file by key, those files.
 
+    Keys by cell are those that `--config` alone sets.
     Reads the files strictly, so that a wrong key is named with the nearest known one.
     """
     from gatedrnn.training.config import read_run_config
 
-    again, keys, files = list(arguments), set(), list[Any]()
+    again, keys, files, cells = list(arguments), set(), list[Any](), dict[str, str]()
     for k, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if not equals:
             value = arguments[k + 1] if k + 1 < len(arguments) else ""
         if name == "--config" and value:
             files.append(rereadable(value))
-            read_run_config(files[-1])
-            keys |= _keys("", read_yaml(files[-1]))
+            cell = read_run_config(files[-1]).model.cell
+            cells |= dict.fromkeys(_keys("", read_yaml(files[-1])), cell)
             again[k if equals else k + 1] = ("--config=" if equals else "") + os.fspath(files[-1])
         elif name in ("--model", "--training", "--model.gates"):
             keys |= _keys(f"{name[2:]}.", _mapping(value))
         if name.startswith(("--data.", "--model.", "--training.")):
             keys.add(name[2:])
-    return again, {key for key in keys if "." in key}, files
+    cells = {key: cell for key, cell in cells.items() if key not in keys}
+    return again, {key for key in keys | cells.keys() if "." in key}, cells, files
 
 
 def _keys(prefix: str, values: Any) -> set[str]:
@@ -192,12 +194,12 @@ def _dispatch(arguments: list[str]) -> int:
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ArgumentError("arguments", "must be UTF-8", ascii(argument), "Rename the file, or mend the text")
-    given = set[str]()
+    given, cells = set[str](), dict[str, str]()
     if arguments[:1] == ["train"]:
-        arguments, given, _files = _given(_data_folder(arguments))  # files that are kept as long as `_files` is
+        arguments, given, cells, _files = _given(_data_folder(arguments))  # files that are kept as long as `_files` is
     parsed = _parsed(arguments)
     options: Namespace = parsed[parsed.command]
-    options["given"] = given
+    options["given"], options["cells"] = given, cells
     options["said"] = shlex.join(["gatedrnn", *arguments])
     for name in ("out", "svg"):
         if options.get(name) is not None:

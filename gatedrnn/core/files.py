@@ -20,19 +20,23 @@ ROOM = "Free some space, or choose another folder"
 
 
 _WRITING = ".writing"
+_SWEPT = set[Path]()
+"""Folders that this process has looked through for what killed writers left."""
 
 
 def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Path], object] = lambda _: None) -> None:
     """Let `write` fill a temporary file, tell `ready` of it, then move it into place of `path`.
 
     The temporary file is on the disk before it is moved, so that a power cut leaves the old file or the new one too. What writers
-    that were killed left in the folder is removed.
+    that were killed left in the folder is removed before the first file that this process writes there.
 
     Raises: DataError: the folder cannot be written, or the disk is full; the old file is then still there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(path.parent)
+        if (folder := path.parent.absolute()) not in _SWEPT:
+            remove_stale(folder)
+            _SWEPT.add(folder)
         place, descriptor = _place(path)
     except OSError as error:
         raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
@@ -124,7 +128,8 @@ class _Yaml(yaml.SafeLoader):
             ) from error
 
 
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+$"), list("-+0123456789"))
+_EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 _LONGEST_YAML = 1 << 18  # characters
 _DEEPEST_YAML = 32  # levels

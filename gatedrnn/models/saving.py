@@ -34,7 +34,7 @@ def save_weights(
 ) -> None:
     """Write `model.safetensors`, atomically; a tied decoder is stored once.
 
-    Args: trained: False for weights that a training begins with, see `holds_trained`.
+    Args: trained: False for weights that a training begins with, or may begin again beside, see `holds_trained`.
     Raises: DataError: it cannot be written.
     """
     kept = {k: v for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")}

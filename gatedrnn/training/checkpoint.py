@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gatedrnn.core.errors import CheckpointError, DataError
 from gatedrnn.core.files import ROOM, to_json, write_with
-from gatedrnn.training.run import CHECKPOINT_FOLDER, checkpoints
+from gatedrnn.training.run import CHECKPOINT_FOLDER, METRICS_FILE, checkpoints, read_metrics
 
 _CHECK, _VERSION = "checksum", {"version": "2"}
 
@@ -53,7 +53,8 @@ def load(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         except CheckpointError as error:
             reason = reason or str(error)
     if files:
-        raise CheckpointError(str(run / CHECKPOINT_FOLDER), "must hold a whole checkpoint", reason, "Start another run")
+        told = reason.removesuffix(".").removesuffix(". Remove it")
+        raise CheckpointError(str(run / CHECKPOINT_FOLDER), "must hold a whole checkpoint", told, "Start another run")
     return None
 
 
@@ -66,14 +67,36 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(str(path), "is damaged", f"{type(error).__name__}: {error}", "Remove it") from error
-    said = text.get("values", "")
-    if "values" in text and text.get("version") != _VERSION["version"]:
-        raise CheckpointError(
-            str(path), "is of another version", text.get("version", "1"), "Go on with the version that wrote it"
-        )
-    if text.get(_CHECK) != str(_checksum(tensors, said)):
+    said, version = text.get("values", ""), text.get("version", "1")
+    if version not in ("1", _VERSION["version"]):
+        raise CheckpointError(str(path), "is of another version", version, "Go on with the version that wrote it")
+    first = version == "1"
+    if text.get(_CHECK) != str(_first_checksum(tensors) if first else _checksum(tensors, said)):
         raise CheckpointError(str(path), "is damaged", "another checksum", "Remove it")
-    return tensors, json.loads(said)
+    return tensors, _from_first(path, said) if first else json.loads(said)
+
+
+def _from_first(path: Path, said: str) -> dict[str, Any]:
+    """Values of version 1, which counted the lines of metrics.jsonl and named no projection."""
+    run = path.parent.parent
+    try:
+        values = json.loads(said)
+        metrics = read_metrics(run)[: values["metrics"]] if values["metrics"] else []
+        if len(metrics) == values["metrics"]:
+            return values | {"metrics": metrics, "project": ""}
+        reason = f"{len(metrics)} lines of {values['metrics']}"
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    rule = "must hold the epochs of its checkpoint, which is of version 1"
+    raise CheckpointError(str(run / METRICS_FILE), rule, reason, "Restore the file")
+
+
+def _first_checksum(tensors: dict[str, Tensor]) -> int:
+    total = 0
+    for name, tensor in sorted(tensors.items()):
+        content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+        total = zlib.crc32(content, zlib.crc32(name.encode(), total))
+    return total
 
 
 def _checksum(tensors: dict[str, Tensor], values: str) -> int:

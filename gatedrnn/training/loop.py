@@ -35,6 +35,7 @@ from gatedrnn.training.run import (
     accept_run,
     check_begun,
     check_free,
+    checkpoints,
     continued,
     locked,
     write_begun,
@@ -174,14 +175,15 @@ class Loop:
         """Train to the end."""
         training, p = self.config.training, self.progress
         self.spent = self._mean(self._spent())[0]
-        if p.step and self.spent >= 1:
+        if p.best_nats is not None and self.spent >= 1:
             self.stop = self._budget()
         with _signals(self):
             while self.stop is None and not self._finished():
                 self._epoch()
         if p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero:
+            begun = bool(checkpoints(self.folder))  # a second Ctrl-C may come before the first of them
             with self._projected():
-                save_weights(self.folder, self.config.model, self.raw.state_dict())
+                save_weights(self.folder, self.config.model, self.raw.state_dict(), trained=begun)
         done = p.epoch - 1
         if self.stop is None:
             self.stop = "all epochs done" if p.stage == "main" or not training.finetune_epochs else "finetuned"
@@ -197,7 +199,7 @@ class Loop:
             if not training.finetune_epochs:
                 self.stop = f"no better in {p.since_best} epochs" if early else None
                 return True
-            if not (p.best_nats is not None and math.isfinite(p.best_nats)):
+            if p.best_nats is None:
                 return True
             self._finetune()
             return False
@@ -251,6 +253,8 @@ class Loop:
                 break
             if due:
                 self._checkpoint()
+        if p.best_nats is None:  # trained weights never lie beside no checkpoint
+            self._checkpoint()
         self._validate((p.tokens - before) / (time.monotonic() - began))
         self._checkpoint()
 

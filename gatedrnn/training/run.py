@@ -1,17 +1,19 @@
 """A run on disk: config.yaml, model.safetensors, vocabulary.json (and tokenizer.json), their checksums, metrics.jsonl, caches."""
 
+import errno
 import json
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatedrnn.core.checksums import CHECKSUMS_FILE, accept, check_all
+from gatedrnn.core.checksums import CHECKSUMS_FILE, accept, check, check_all
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, remove_stale, to_json, write_text
 from gatedrnn.data import Vocabulary
+from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, holds_trained, save_config
@@ -27,6 +29,7 @@ VOCABULARY_FILE = "vocabulary.json"
 METRICS_FILE = "metrics.jsonl"
 TOKENS_FOLDER = "tokens"
 CHECKPOINT_FOLDER = "checkpoint"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 LISTED = (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE, TOKENIZER_FILE)
 """Files of a run whose checksums are kept; a checkpoint and the token cache have their own."""
 
@@ -94,6 +97,8 @@ def check_begun(folder: Path) -> bool:
         if holds_trained(folder) or (log.exists() and log.stat().st_size):
             rule, advice = "must have a checkpoint to go on from", "Choose another --out, or delete the folder"
             raise DataError(str(folder), rule, "a trained model without one", advice)
+        if (folder / CONFIG_FILE).is_file():
+            check(folder / CONFIG_FILE)  # which says how to begin again
         return False
     for name in (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE):
         if not (folder / name).is_file():
@@ -128,6 +133,9 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
         section, name = key.split(".")[:2]
         if wanted[section][name] == own[section][name]:
             continue
+        if key == "data.tokenizer" and _is_tokenizer(folder, wanted[section][name]):
+            own[section][name] = wanted[section][name]
+            continue
         if key != "data.folder" and (section != "training" or name not in MAY_CHANGE):
             got = f"{wanted[section][name]!r}, and {own[section][name]!r} in the run"
             advice = f"Drop it, or start another run; what may change: {', '.join(MAY_CHANGE)}"
@@ -136,11 +144,17 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
     return from_dict(RunConfig, own, "")
 
 
+def _is_tokenizer(folder: Path, path: str | None) -> bool:
+    """Whether this file holds the run's own tokenizer. Raises: DataError: it is missing, or holds none."""
+    own = folder / TOKENIZER_FILE
+    return path is not None and own.is_file() and Subwords.load(path).settings == own.read_text(encoding="utf-8")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder, so that no second training writes into it, and remove temporary files of killed ones.
+    """Hold a run's folder, so that no other process writes into it, and remove temporary files of killed ones.
 
-    A killed process holds nothing.
+    A killed process holds nothing. A folder without checkpoints is left without a lock's file, an empty one not at all.
 
     Raises: DataError: another process holds it, or it cannot be written.
     """
@@ -153,13 +167,22 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         advice = "Wait for it, or choose another --out"
         raise DataError(str(folder), "must not be in training already", "a live run", advice) from error
-    except OSError as error:
-        raise DataError(str(folder), "must be a folder that can be written", error.strerror, ROOM) from error
+    except (OSError, NotImplementedError) as error:  # the latter is filelock's own
+        got = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
+            rule, advice = "must be on a file system with locks", "Choose an --out on another one"
+            raise DataError(str(folder), rule, got, advice) from error
+        raise DataError(str(folder), "must be a folder that can be written", got, ROOM) from error
     try:
         for place in (folder, folder / CHECKPOINT_FOLDER, folder / TOKENS_FOLDER):
             remove_stale(place)
         yield
     finally:
+        if not checkpoints(folder):
+            with suppress(OSError):  # other files are in it
+                (folder / CHECKPOINT_FOLDER / ".lock").unlink()
+                (folder / CHECKPOINT_FOLDER).rmdir()
+                folder.rmdir()
         lock.release()
 
 

@@ -1,7 +1,9 @@
 """Whatever happens to the files of a run: damage is named, and nothing trained is ever overwritten."""
 
+import io
 import json
 import shutil
+import signal
 from itertools import chain, combinations
 
 import pytest
@@ -9,8 +11,11 @@ import yaml
 from safetensors.torch import load_file, save_file
 from terminal import call, fails, record, works
 
+from gatedrnn.cli import commands, compression
 from gatedrnn.data import write_corpus
 from gatedrnn.training import checkpoint
+from gatedrnn.training.config import read_run_config
+from gatedrnn.training.loop import Loop
 from gatedrnn.training.run import METRICS_FILE, check_begun, locked, read_metrics
 
 NEEDED = ("config.yaml", "model.safetensors", "vocabulary.json")
@@ -263,13 +268,6 @@ def test_training_on_after_compression_never_goes_on_with_another_run(run, place
     assert trained(run) == {"model.safetensors": before["model.safetensors"]}
 
 
-def test_a_text_beside_the_run_is_not_overwritten(tmp_path):
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "train.txt").write_text("a text of mine\n")
-    assert "text: must not exist yet" in fails("train", "--out", tmp_path)
-    assert (tmp_path / "text" / "train.txt").read_text() == "a text of mine\n"
-
-
 def test_a_demo_replaces_no_run_that_was_trained_on(run, tmp_path):
     demo = tmp_path / "demo"
     demo.mkdir()
@@ -302,3 +300,126 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(run, place, monke
     assert not (out / METRICS_FILE).read_text()
     works("train", "--out", out, "--resume", *MORE)
     same_as_two(out, place)
+
+
+class KilledError(BaseException):
+    """A kill: nothing cleans up after it but what a process's end does."""
+
+
+def kill(*_, **__):
+    raise KilledError
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_compression_leaves_a_run_that_was_trained_into_its_folder_meanwhile(stopped, run, place, monkeypatch):
+    out, measured = run.parent / "out", compression._measured
+    before = trained(run)
+
+    def meanwhile(*arguments):
+        if not out.exists():
+            shutil.copytree(run, out)
+            if stopped:
+                raise KeyboardInterrupt
+        return measured(*arguments)
+
+    monkeypatch.setattr(compression, "_measured", meanwhile)
+    arguments = ("compress", place / "other", "--method", "int8", "--out", out)
+    assert ("interrupted" if stopped else "must not hold a run yet") in fails(*arguments, code=130 if stopped else 1)
+    assert trained(out) == before and not (out / "compression.json").exists()
+
+
+def test_a_compression_writes_into_no_live_run(run, place):
+    out = run.parent / "out"
+    with locked(out):
+        assert "must not be in training already" in fails("compress", run, "--method", "int8", "--out", out)
+
+
+def test_a_compressed_run_keeps_no_lock(run):
+    works("compress", run, "--method", "int8", "--out", run.parent / "out")
+    works("accept", run.parent / "out")
+    assert not (run.parent / "out" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("at", ["_measured", "write_json", "checkpoints"])
+def test_training_on_after_compression_that_was_killed_at_its_end_has_its_record(at, run, monkeypatch):
+    out = run.parent / "out"
+    retrain = ("compress", run, "--method", "svd", "--rank", 2, "--retrain", 1, "--out", out)
+    was = getattr(compression, at)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(compression, at, lambda *a: kill() if at != "_measured" or a[1] == out else was(*a))
+        call(*retrain)
+    assert (out / "compression.json").exists() == (at == "checkpoints")
+    weights = trained(out)["model.safetensors"]
+    works(*retrain, "--resume")
+    assert (out / "compression.json").exists() and trained(out) == {"model.safetensors": weights}
+
+
+def test_a_table_of_two_runs_reads_standard_input_once(run, place, monkeypatch, tmp_path):
+    monkeypatch.setattr(compression, "published", lambda hidden: {})
+    monkeypatch.setattr(compression, "_WHOLE", ("int8",))
+    text = io.TextIOWrapper(io.BytesIO((place / "text" / "valid.txt").read_bytes()))
+    monkeypatch.setattr("sys.stdin", text)
+    rows = record("compress", run, place / "other", "--table", "--data", "-")
+    assert [row["run"] for row in rows] == ["run", "run", "other", "other"]
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume", "--training.epochs", 1)], ids=["new", "resume"])
+def test_a_text_of_one_s_own_beside_a_run_that_begins_is_never_overwritten(resume, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_text("a text of mine\n")
+    assert "text: must not exist yet; got another text" in fails("train", "--out", tmp_path, *resume)
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["text", "text/train.txt"]
+    assert (tmp_path / "text" / "train.txt").read_text() == "a text of mine\n"
+
+
+def test_a_kill_while_the_text_is_read_leaves_nothing_in_the_way(place, tmp_path, monkeypatch):
+    sections = yaml.safe_load((place / "config.yaml").read_text())
+    del sections["data"]["folder"]
+    (tmp_path / "grammar.yaml").write_text(yaml.safe_dump(sections))
+    arguments = ("train", "--config", tmp_path / "grammar.yaml", "--out", tmp_path / "run", "--training.epochs", 1)
+    monkeypatch.setattr(commands, "write_corpus", lambda folder, seed: write_corpus(folder, seed, 40, 8, 8))
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(commands.shutil, "rmtree", lambda *a, **k: None)  # a kill cleans nothing up
+        patch.setattr(commands, "Corpus", kill)
+        call(*arguments)
+    assert (tmp_path / "run" / "text").exists()
+    works(*arguments)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_run_that_cannot_be_read_is_not_accepted_and_its_list_stays(listed, run):
+    if not listed:
+        (run / "checksums.json").unlink()
+    before = (run / "checksums.json").read_bytes() if listed else None
+    (run / "vocabulary.json").write_text("{}")
+    assert "vocabulary.json" in fails("accept", run)
+    assert (run / "checksums.json").exists() == listed
+    assert not listed or (run / "checksums.json").read_bytes() == before
+
+
+def test_a_changed_configuration_begins_nothing_where_nothing_was_trained(place, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(checkpoint, "save", kill)
+        call("train", "--config", place / "config.yaml", "--out", tmp_path / "run", *MORE)
+    before = turn_up_the_temperature(tmp_path / "run").read_bytes()
+    assert "config.yaml: must be as it was written" in fails("train", "--out", tmp_path / "run", "--resume")
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+
+
+def test_a_demo_replaces_no_run_that_was_trained_longer_and_set_back(place, tmp_path, monkeypatch):
+    shutil.copytree(place / "two", tmp_path / "demo" / "run")
+    (tmp_path / "demo" / "results.json").write_text("{}")
+    demos = read_run_config(place / "run" / "config.yaml").training  # of one epoch
+    config = (place / "run" / "config.yaml").read_text()
+    (tmp_path / "demo" / "run" / "config.yaml").write_text(config)
+    monkeypatch.setattr("gatedrnn.cli.demo.TRAINING", demos)
+    assert "must be empty, new, or hold a finished demo alone; got run" in fails("demo", "--out", tmp_path / "demo")
+    assert trained(tmp_path / "demo" / "run") == trained(place / "two")
+
+
+def test_an_interrupt_without_out_names_the_run_to_go_on_with(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    step = Loop._step
+    monkeypatch.setattr(Loop, "_step", lambda *a: signal.raise_signal(signal.SIGINT) or step(*a))
+    code, out, _ = call("train", "--config", place / "config.yaml")
+    assert code == 130 and out.splitlines()[-1] == "`gatedrnn train --out runs/text --resume` goes on"

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 
@@ -322,7 +323,46 @@ def test_an_option_that_the_command_would_not_read_is_refused(work, tmp_path, op
     assert message in fails(command, work / "run", *rest, "--out", tmp_path / "out")
 
 
+def test_a_file_s_options_of_its_cell_may_stand_where_an_option_replaces_the_cell(work, tmp_path):
+    config = [
+        "--config",
+        work / "run.yaml",
+        "--data",
+        work / "text",
+        "--training.minutes",
+        "1e-5",
+    ]  # with chunk_size: 4
+    works("train", *config, "--model.cell", "lstm", "--out", tmp_path / "a")
+    rule = "model.chunk_size: is read by onlstm only; got 5 with cell=lstm"
+    assert rule in fails("train", *config, "--model.cell", "lstm", "--model.chunk_size", 5, "--out", tmp_path / "b")
+    own = tmp_path / "own.yaml"
+    own.write_text((work / "run.yaml").read_text().replace("cell: onlstm", "cell: lstm"))
+    config[1] = own
+    assert "got 4 with cell=lstm" in fails("train", *config, "--model.cell", "lstm", "--out", tmp_path / "b")
+
+
 # ---------------------------------------------------------------- runs
+
+
+def test_a_moved_tokenizer_is_the_same_and_another_is_refused(work, levels, tmp_path):
+    (tmp_path / "a").mkdir()
+    shutil.copy(levels / "subword" / "tokenizer.json", tmp_path / "a" / "tokenizer.json")
+    sections = yaml.safe_load((work / "run.yaml").read_text()) | {"data": {"level": "subword"}}
+    (tmp_path / "a" / "c.yaml").write_text(yaml.safe_dump(sections))
+
+    def arguments(place):
+        given = ["--data.tokenizer", place / "tokenizer.json", "--out", place / "run"]
+        return ["train", "--config", place / "c.yaml", "--data", work / "text", "--training.minutes", "1e-5", *given]
+
+    works(*arguments(tmp_path / "a"))
+    (tmp_path / "a").rename(tmp_path / "b")
+    works("train", "--out", tmp_path / "b" / "run", "--resume")
+    works(*arguments(tmp_path / "b"), "--resume")
+    content = json.loads((tmp_path / "b" / "tokenizer.json").read_text())
+    content["model"]["merges"].pop()
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    other = [*arguments(tmp_path / "b"), "--resume", "--data.tokenizer", tmp_path / "c.json"]
+    assert "data.tokenizer: must be as in the run" in fails(*other)
 
 
 def test_a_relative_folder_of_texts_is_kept_absolute(work, tmp_path, monkeypatch):

@@ -1,11 +1,13 @@
 """YAML read safely: in bounded time and memory, every error with its file and line."""
 
 import time
+from pathlib import Path
 
 import pytest
 
+from gatedrnn.core import files
 from gatedrnn.core.errors import ConfigError
-from gatedrnn.core.files import read_yaml
+from gatedrnn.core.files import read_yaml, write_text
 
 ALIASES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
 MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} {{<<: [*a{k - 1}, *a{k - 1}, *a{k - 1}]}}\n" for k in range(1, 40))
@@ -46,7 +48,7 @@ def test_what_cannot_be_read_is_refused_at_once_with_its_line(tmp_path, text, me
 
 def test_values_are_read_as_people_mean_them(tmp_path):
     (tmp_path / "a.yaml").write_text(
-        "a: 1e-3\nb: 2.5E+2\nc: 2001-99-99\nd: 2001-01-01\ne: &x {f: 1}\ng: {<<: *x, h: *x}\ni: 1_000\n"
+        "a: 1e-3\nb: 2.5E+2\nc: 2001-99-99\nd: 2001-01-01\ne: &x {f: 1}\ng: {<<: *x, h: *x}\ni: 1_000\nj: .5e1\nk: 1_0e-3\n"
     )
     found = {
         "a": 0.001,
@@ -56,5 +58,17 @@ def test_values_are_read_as_people_mean_them(tmp_path):
         "e": {"f": 1},
         "g": {"f": 1, "h": {"f": 1}},
         "i": 1000,
+        "j": 5.0,
+        "k": 0.01,
     }
     assert read_yaml(tmp_path / "a.yaml") == found
+
+
+def test_a_folder_is_looked_through_once_for_what_killed_writers_left(tmp_path, monkeypatch):
+    looked = []
+    monkeypatch.setattr(files, "remove_stale", looked.append)
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "c"):
+        write_text(Path(name), "x")
+        write_text(tmp_path / "other" / name, "x")
+    assert looked == [tmp_path, tmp_path / "other"]

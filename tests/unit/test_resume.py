@@ -1,19 +1,23 @@
 """A training that is cut off anywhere goes on as if nothing had happened: the same bits in the end."""
 
+import errno
 import json
 import os
 import random
 import signal
+import zlib
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import Corpus, DataConfig, find_splits
 from gatedrnn.gates import Gates
 from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.models.saving import holds_trained
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
@@ -189,11 +193,56 @@ def test_a_checkpoint_whose_values_types_or_shapes_changed_is_damaged(old, new, 
         checkpoint.load(tmp_path)
 
 
-def test_a_checkpoint_of_another_version_is_named(tmp_path):
+def test_a_checkpoint_of_another_version_is_named_in_one_sentence(tmp_path):
     (tmp_path / "checkpoint").mkdir()
-    save_file({"a": torch.zeros(2)}, tmp_path / "checkpoint" / "step-000000001.safetensors", {"values": "{}"})
-    with pytest.raises(CheckpointError, match=r"is of another version; got 1\. Go on with the version"):
+    path = tmp_path / "checkpoint" / "step-000000001.safetensors"
+    save_file({"a": torch.zeros(2)}, path, {"values": "{}", "version": "3"})
+    with pytest.raises(CheckpointError, match=r"of another version; got 3\. Go on with the version .*\. Start") as told:
         checkpoint.load(tmp_path)
+    assert ".." not in str(told.value)
+
+
+def as_version_1(run):
+    """Rewrite a run's checkpoints as the first version wrote them."""
+    for path in checkpoints(run):
+        with safe_open(path, "pt") as file:
+            values = json.loads(file.metadata()["values"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        del values["project"]
+        values["metrics"], total = len(values["metrics"]), 0
+        for name in sorted(tensors):
+            content = tensors[name].reshape(-1).view(torch.uint8).numpy()
+            total = zlib.crc32(content, zlib.crc32(name.encode(), total))
+        save_file(tensors, path, {"values": json.dumps(values), "checksum": str(total)})
+
+
+@pytest.mark.parametrize("at", [9, 30])
+def test_a_run_whose_checkpoints_are_of_the_first_version_goes_on(at, corpus, tmp_path):
+    config = config_for("adam")
+    train(config, corpus, tmp_path / "whole", Quiet())
+    with pytest.raises(CutError):
+        train(config, corpus, tmp_path / "run", Quiet(at))
+    as_version_1(tmp_path / "run")
+    (tmp_path / "run" / "checksums.json").unlink()
+    train(config, corpus, tmp_path / "run", Quiet(), resume=True)
+    same_end(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_first_version_s_run_without_its_metrics_or_with_damage_is_refused(corpus, tmp_path):
+    config, run = config_for("adam", epochs=1), tmp_path / "run"
+    train(config, corpus, run, Quiet())
+    as_version_1(run)
+    kept = (run / "metrics.jsonl").read_bytes()
+    for content in (b"", b"{"):
+        (run / "metrics.jsonl").write_bytes(content)
+        with pytest.raises(CheckpointError, match="must hold the epochs of its checkpoint, which is of version 1"):
+            checkpoint._read(checkpoints(run)[0])
+    (run / "metrics.jsonl").write_bytes(kept)
+    newest = checkpoints(run)[0]
+    content = newest.read_bytes()
+    newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match="another checksum"):
+        checkpoint._read(newest)
 
 
 def test_the_last_two_whole_checkpoints_are_kept(tmp_path):
@@ -241,6 +290,16 @@ def test_a_live_run_is_refused(corpus, tmp_path):
         train(config_for("adam"), corpus, tmp_path / "run", Quiet(), resume=True)
 
 
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(code, tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(DataError, match="must be on a file system with locks"), locked(tmp_path / "run"):
+        pass
+
+
 def test_what_may_change_in_a_run(corpus, tmp_path):
     config = config_for("adam", epochs=1)
     train(config, corpus, tmp_path / "run", Quiet())
@@ -271,6 +330,45 @@ def test_an_interrupt_keeps_a_checkpoint_of_the_last_step(corpus, tmp_path):
     assert checkpoint.load(tmp_path / "cut")[1]["step"] in (5, 6)
     train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
     same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+class CutInValidation(Quiet):
+    def end_epoch(self, record):
+        raise CutError
+
+
+def test_a_training_killed_in_its_first_validation_goes_on(corpus, tmp_path):
+    config = config_for("adam", checkpoint_minutes=TrainingConfig().checkpoint_minutes)
+    train(config, corpus, tmp_path / "whole", Quiet())
+    with pytest.raises(CutError):
+        train(config, corpus, tmp_path / "cut", CutInValidation())
+    assert holds_trained(tmp_path / "cut")
+    train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("minutes", [TrainingConfig().checkpoint_minutes, 1e-9])
+def test_ctrl_c_twice_in_the_first_epoch_goes_on(minutes, corpus, tmp_path):
+    class Twice(Quiet):
+        def step(self, done, loss_nats, tokens_per_second):
+            self.steps += 1
+            if self.steps == 5:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+
+    config = config_for("adam", checkpoint_minutes=minutes)
+    train(config, corpus, tmp_path / "whole", Quiet())
+    assert train(config, corpus, tmp_path / "cut", Twice()).stopped == "interrupted"
+    train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    same_end(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_budget_spent_before_the_first_validation_leaves_a_validated_run(corpus, tmp_path):
+    config = config_for("adam", minutes=1e-6)
+    with pytest.raises(CutError):
+        train(config, corpus, tmp_path / "run", CutInValidation())
+    outcome = train(config, corpus, tmp_path / "run", Quiet(), resume=True)
+    assert "budget" in outcome.stopped and outcome.best_valid_perplexity and len(metrics(tmp_path / "run")) == 1
 
 
 # The parts.
