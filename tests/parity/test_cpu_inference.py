@@ -593,3 +593,22 @@ def test_a_named_gate_keeps_no_others_alive():
     with torch.no_grad():
         gate = layer(x, return_gates=("forget_gate",))[2][0]["forget_gate"]
     assert gate.untyped_storage().nbytes() == gate.nbytes
+
+
+@few_and_many
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_relu_takes_what_is_not_finite_as_pytorch_does(steps, bad):
+    layer = make("rnn-relu", D, 16, dtype=torch.float32)
+    with torch.no_grad():
+        layer.weight_ih_l0.abs_()  # so that an infinity stays one
+        layer.weight_hh_l0.zero_()
+    x, _ = inputs_for(layer, steps)
+    x[0, 1, 2] = bad
+    found = []
+    for backend in ("cpu", "reference"):
+        layer.backend = backend
+        given = x.clone().requires_grad_()
+        output = layer(given)[0]
+        found.append([output.detach(), torch.autograd.grad(output.sum(), given)[0]])
+    torch.testing.assert_close(*found, equal_nan=True, rtol=0, atol=1e-5)
+    assert bad > 0 or torch.isnan(found[0][0]).any() or (found[0][0][0, 1] == 0).all()
