@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.cells import Trace
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
 
@@ -25,11 +26,15 @@ class Reference:
 
 
 def run(request: Request) -> Result:
-    """Run one layer and direction; see `Request` and `Result` for shapes.
+    """Run one layer and direction; see `Request` and `Result` for shapes. Raises: ArgumentError: tensors of several devices.
 
     A row's state stands still where t ≥ its length, so a reversed row starts at its last step without being turned round.
     """
     spec, state = request.spec, request.state
+    devices = sorted({str(tensor.device) for tensor in request.tensors()})
+    if len(devices) > 1:  # of a tensor on meta PyTorch would make memory that nobody fills
+        advice = "Move the layer and its input to one"
+        raise ArgumentError("recurrence", "all tensors must be on one device", " and ".join(devices), advice)
     params = fold(request.params, spec, request.scale_R)
     x_gates_TBR = F.linear(request.x_TBD, params.weight_ih, params.bias_ih)
     noise_TBR = request.drawn_noise()

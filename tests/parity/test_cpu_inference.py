@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 from torch.testing._internal.two_tensor import TwoTensor
 
 from gatedrnn import CELLS, GRU, LSTM, CoupledLSTM, Gates, Recurrent
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, BackendError
 from gatedrnn.sequence.backends.cpu import memory
 from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS
 from gatedrnn.sequence.plan import plan_for
@@ -612,3 +612,14 @@ def test_relu_takes_what_is_not_finite_as_pytorch_does(steps, bad):
         found.append([output.detach(), torch.autograd.grad(output.sum(), given)[0]])
     torch.testing.assert_close(*found, equal_nan=True, rtol=0, atol=1e-5)
     assert bad > 0 or torch.isnan(found[0][0]).any() or (found[0][0][0, 1] == 0).all()
+
+
+@few_and_many
+@pytest.mark.parametrize("name", ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"])
+@pytest.mark.parametrize("backend", ["auto", "reference", "cpu"])
+def test_a_parameter_on_another_device_is_refused(name, backend, steps):
+    layer = make("lstm", dtype=torch.float32, backend=backend)
+    setattr(layer, name, nn.Parameter(getattr(layer, name).detach().to("meta")))
+    x, states = inputs_for(make("lstm", dtype=torch.float32), steps)
+    with torch.no_grad(), pytest.raises((ArgumentError, BackendError), match="meta"):
+        call(layer, x, states)
