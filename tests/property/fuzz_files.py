@@ -28,7 +28,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from .damage import copied, damaged, packed, replaced, value
 
 SECONDS = 60  # of the processor
