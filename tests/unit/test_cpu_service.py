@@ -383,6 +383,32 @@ def test_two_threads_of_two_processes_and_a_user_s_own_may_compile_at_once(tmp_p
     assert [path.suffix for path in files(tmp_path / "gatedrnn")] == [".o"]
 
 
+NUMBA_STARTS = """
+import faulthandler, threading, time
+import torch
+from numba.core import cpu
+from numba.core.registry import cpu_target
+from gatedrnn.sequence import Draw
+import gatedrnn.sequence.backends.cpu.pointwise
+faulthandler.dump_traceback_later(30, exit=True)
+inside, init = threading.Event(), cpu.CPUContext.__init__
+def slow(self, *given):
+    inside.set()
+    time.sleep(1)
+    init(self, *given)
+cpu.CPUContext.__init__ = slow
+user = threading.Thread(target=lambda: cpu_target.target_context)
+user.start()
+inside.wait()
+assert Draw(torch.tensor([1]), ((0, 8),), 1.0, 1.0).rows(4, 8, torch.empty(0)).all()
+user.join()
+"""
+
+
+def test_a_kernel_is_compiled_while_a_thread_of_the_user_s_starts_numba(tmp_path):
+    process(NUMBA_STARTS, NUMBA_CACHE_DIR=str(tmp_path))
+
+
 def test_numba_compiles_for_one_thread_at_a_time(cache, monkeypatch):
     from numba.core.compiler_lock import global_compiler_lock
 

@@ -113,7 +113,9 @@ def kernel(name: str, direction: str, target: Target, kind: str) -> Kernel:
 
     def make() -> bytes:
         from numba.core.compiler_lock import global_compiler_lock
+        from numba.core.registry import cpu_target
 
+        _ = cpu_target.target_context  # made under a lock of its own, which other threads take before the next line's
         with global_compiler_lock:  # other threads may compile functions of their own
             return _compiled(name, direction, target, kind)
 
