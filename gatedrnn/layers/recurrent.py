@@ -18,6 +18,7 @@ from gatedrnn.cells import Cell, Params, State, Trace
 from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
+from gatedrnn.layers.alike import read_call
 from gatedrnn.layers.dropout import dropped_weight
 from gatedrnn.layers.inputs import Batch, read_input, read_state
 from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, fold_noise, plan_noise, scale
@@ -114,13 +115,16 @@ class RecurrentBase(nn.Module, ABC):
             list by layer and direction of {gate name: [T, B, N]}, batch second unless `batch_first`, in the batch's own order.
         Raises: ArgumentError: a shape, type, length or number of states does not fit.
         """
+        call = None if lengths is not None or noise is not None or return_gates else read_call(self, input, hx)
+        if call is not None and call.way is not None:
+            return call.run()
         owner = type(self).__name__
         named = return_gates if isinstance(return_gates, bool) else tuple(return_gates)
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shape(batch), batch)
         if noise is not None:
             self._check_noise(noise, batch)
-        x_TBD, finals, traces = batch.x_TBD, [], []
+        x_TBD, finals, traces, requests = batch.x_TBD, [], [], []
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x_TBD = F.dropout(x_TBD, self.dropout, self.training)
@@ -130,12 +134,15 @@ class RecurrentBase(nn.Module, ABC):
                 request = self.request(
                     place, x_TBD, states[place], noise=perturbation, lengths_B=batch.lengths_B, return_gates=named
                 )
+                requests.append(request)
                 result = backend_for(request, self.backend).run(request)
                 outputs.append(result.output_TBH)
                 finals.append(result.state)
                 if return_gates:
                     traces.append(self._named(named, result.trace or {}))
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        if call is not None:
+            call.remember(requests)
         stacked = tuple(
             batch.restore_state(layers[0].unsqueeze(0) if len(layers) == 1 else torch.stack(layers))
             for layers in zip(*finals, strict=True)
@@ -155,17 +162,23 @@ class RecurrentBase(nn.Module, ABC):
 
     def request(self, place: int, x_TBD: Tensor, state: State, **fields: Any) -> Request:
         """The request for one layer and direction (`place` counts both), with its temperature, and weight dropout drawn."""
-        names = self._names[place]
-        held: dict[str, Any] = self._parameters  # asked first: a module's getattr takes longer than the look-up
-        weights = {name: getattr(self, own) if held.get(own) is None else held[own] for name, own in names.items()}
+        params = self.params(place)
         if self.training and self.weight_dropout:
-            weights["weight_hh"] = dropped_weight(weights["weight_hh"], self.weight_dropout)
-        extras = {extra.name: weights.pop(extra.name) for extra in self.spec.extras}
-        scale_R = scale(self.spec, self.gates, self.training, weights["weight_hh"])
+            params.weight_hh = dropped_weight(params.weight_hh, self.weight_dropout)
+        scale_R = scale(self.spec, self.gates, self.training, params.weight_hh)
         reverse = place % self._directions == 1
-        return Request(
-            self.cell, self.spec, Params(**weights, extras=extras), x_TBD, state, scale_R, reverse=reverse, **fields
-        )
+        return Request(self.cell, self.spec, params, x_TBD, state, scale_R, reverse=reverse, **fields)
+
+    def params(self, place: int) -> Params:
+        """The tensors of one layer and direction as they are now; `place` counts both."""
+        held: dict[str, Any] = self._parameters  # asked first: a module's getattr takes longer than the look-up
+        names = self._names[place].values()
+        weights = [getattr(self, own) if held.get(own) is None else held[own] for own in names]
+        extras = self.spec.extras
+        if not extras:
+            return Params(*weights)
+        first = len(weights) - len(extras)
+        return Params(*weights[:first], extras={e.name: w for e, w in zip(extras, weights[first:], strict=True)})
 
     def _noise(self, x_TBD: Tensor) -> Tensor | Draw | None:
         """The noise of a layer and direction, drawn now or still to be drawn; none in evaluation."""

@@ -1,6 +1,6 @@
 """A cell over time: folding of temperature, the choice of a backend, the reference loop; no parameters of its own."""
 
-from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices
+from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices, stack_for
 from gatedrnn.sequence.perturb import Draw, draw_noise, fold, fold_noise, plan_noise, scale
 from gatedrnn.sequence.request import Request, Result
 
@@ -17,4 +17,5 @@ __all__ = [
     "fold_noise",
     "plan_noise",
     "scale",
+    "stack_for",
 ]

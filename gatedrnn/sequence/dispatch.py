@@ -1,6 +1,7 @@
 """Which backend runs a request: the named one, or an error with its reason; else the first able one, on a GPU the fastest."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import BackendError
@@ -50,6 +51,12 @@ def backend_for(request: Request, name: str = "auto") -> Backend:
         return BACKENDS[first]
     runs = {key: BACKENDS[key].run for key in (first, *able) if key != "reference"}  # which is the slowest
     return BACKENDS[fastest(runs, request, _lost) if len(runs) > 1 else first]
+
+
+def stack_for(requests: Sequence[Request], name: str = "auto") -> Any:
+    """How to run requests like these, of layers upon one another, at once: see `Cpu.stack`; None where no backend can."""
+    backends = {backend_for(request, name) for request in requests}
+    return BACKENDS["cpu"].stack(requests) if backends == {BACKENDS["cpu"]} else None  # type: ignore[attr-defined]
 
 
 def _lost(name: str) -> None:

@@ -1,6 +1,6 @@
 """What PyTorch is doing around a call."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd import forward_ad, profiler
 
 _NEARLY: ContextVar[bool] = ContextVar("nearly", default=False)
-_WORTH_SPLITTING = 16  # rows, as many as a matrix register has
+WORTH_SPLITTING = 16
+"""Rows of a batch, as many as a matrix register has."""
 _PRECISION: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
 """Of PyTorch 2.9 on, with a switch for each library."""
 
@@ -36,7 +37,7 @@ def products(batch: int) -> str:
         return "bf16"
     if torch.compiler.is_compiling() or torch._C._get_tracing_state():
         return "float"  # a graph would fix the answer, and the batch's size with it
-    if batch < _WORTH_SPLITTING or torch.is_grad_enabled():
+    if batch < WORTH_SPLITTING or torch.is_grad_enabled():
         return "float"
     return "split" if _NEARLY.get() or _lowered() else "float"
 
@@ -66,8 +67,16 @@ def transformed() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def plain(*tensors: object) -> bool:
-    """Whether nothing but numbers is wanted of these: no gradient, graph, trace, profile or subclass that an operator serves."""
+def plain(*tensors: Tensor) -> bool:
+    """Whether nothing but numbers is wanted of these: see `described`."""
+    return described(tensors) is not None
+
+
+def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
+    """Kind, type, shape and device of each, and autocast's type: all that differs between calls but numbers.
+
+    None where more than numbers is wanted: a gradient, graph, trace or profile, or what is done by a subclass or a mode.
+    """
     if (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack()
@@ -76,15 +85,23 @@ def plain(*tensors: object) -> bool:
         or profiler._is_profiler_enabled
         or transformed()
     ):
-        return False
+        return None
     grad = torch.is_grad_enabled()
+    found: list[Hashable] = [torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None]
     for tensor in tensors:
-        if type(tensor) not in KINDS or tensor.is_neg() or tensor._is_zerotensor():  # type: ignore[attr-defined]
-            return False
-        if grad and tensor.requires_grad:  # type: ignore[attr-defined]
-            return False
-    return True
+        if tensor is None:
+            found.append(None)
+            continue
+        kind = type(tensor)
+        if kind not in KINDS or tensor.is_neg() or tensor._is_zerotensor() or tensor.layout != _STRIDED:
+            return None
+        if grad and tensor.requires_grad:
+            return None
+        found += (kind, tensor.dtype, tensor.shape, tensor.device)
+    return tuple(found)
 
+
+_STRIDED = torch.strided
 
 KINDS: set[type] = {Tensor, torch.nn.Parameter}
 """Of tensors whose numbers lie at their address, or that kernels of ours know how to read."""

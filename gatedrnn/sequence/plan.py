@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from gatedrnn.cells import CELLS, Spec, Trace
+from gatedrnn.cells import CELLS, Params, Spec, Trace
 from gatedrnn.cells.spec import Step
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import split_above, split_below, straight_through
@@ -131,10 +131,12 @@ def in_columns(plan: Plan, rows_R: Tensor) -> Tensor:
     return torch.cat((rotated(plan, rows_R), rows_R[plan.shift :])) if plan.shift else rows_R
 
 
-def biases(plan: Plan, bias_ih: Tensor | None, bias_hh: Tensor | None, like: Tensor) -> Tensor:
+def biases(plan: Plan, params: Params) -> Tensor:
     """b_ih and b_hh [R] in the kernel's columns [G]; zeros for one that there is not."""
+    bias_ih, bias_hh = params.bias_ih, params.bias_hh
     if bias_ih is None or bias_hh is None:
-        zeros = like.new_zeros(plan.columns_1 + plan.columns_2)
+        like = params.weight_hh
+        zeros = torch.zeros(plan.columns_1 + plan.columns_2, dtype=like.dtype, device=like.device)
         bias_ih, bias_hh = zeros if bias_ih is None else bias_ih, zeros if bias_hh is None else bias_hh
     if not plan.shift:
         return bias_ih + bias_hh

@@ -1,12 +1,13 @@
 """What is asked of a backend, and what it gives."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
-from gatedrnn.sequence.modes import KINDS, plain
+from gatedrnn.sequence.modes import KINDS, described
 from gatedrnn.sequence.perturb import Draw
 
 
@@ -35,19 +36,39 @@ class Request:
     lengths_B: Tensor | None = None
     reverse: bool = False
     return_gates: bool | tuple[str, ...] = False
-    _only_numbers: bool | None = field(default=None, init=False, repr=False)
+    _described: tuple[Hashable, ...] | bool | None = field(default=False, init=False, repr=False)
 
     def tensors(self) -> list[Tensor]:
         """All that is given."""
+        return [tensor for tensor in self._slots() if tensor is not None]
+
+    def _slots(self) -> tuple[Tensor | None, ...]:
         p, noise = self.params, None if isinstance(self.noise, Draw) else self.noise
-        given = (self.x_TBD, *self.state, p.weight_ih, p.weight_hh, p.bias_ih, p.bias_hh, *p.extras.values(), noise)
-        return [tensor for tensor in given if tensor is not None]
+        return (
+            self.x_TBD,
+            *self.state,
+            p.weight_ih,
+            p.weight_hh,
+            p.bias_ih,
+            p.bias_hh,
+            *p.extras.values(),
+            noise,
+            self.lengths_B,
+        )
+
+    def description(self) -> tuple[Hashable, ...] | None:
+        """What decides whether a backend can run it, where nothing but numbers is wanted (see `described`); else None.
+
+        Worked out once: a request is for the call that made it. A Spec stands in it by its id: hold the Spec beside it.
+        """
+        if self._described is False:
+            found = described(self._slots())
+            self._described = found and (self.cell.step, id(self.spec), *found)
+        return self._described  # type: ignore[return-value]
 
     def only_numbers(self) -> bool:
-        """Whether nothing but numbers is wanted: see `plain`. Asked once: a request is for the call that made it."""
-        if self._only_numbers is None:
-            self._only_numbers = plain(*self.tensors())
-        return self._only_numbers
+        """Whether nothing but numbers is wanted: no gradient, graph or subclass that an operator serves."""
+        return self.description() is not None
 
     def wants(self, gate: str) -> bool:
         """Whether the trace of this gate is wanted."""

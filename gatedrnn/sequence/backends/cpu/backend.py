@@ -4,12 +4,13 @@ Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 """
 
 import functools
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gatedrnn.cells import Trace
+from gatedrnn.cells import Spec, Trace
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.compressed import as_dense
 from gatedrnn.sequence.modes import half_products, products, transformed
@@ -18,12 +19,30 @@ from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, rotated
 from gatedrnn.sequence.plan import trace as gates_of
 from gatedrnn.sequence.request import Request, Result
 
+_MOST_KNOWN = 1024
+
 
 class Cpu:
     """One operator a layer and direction, compiled by Numba on first use and kept on disk."""
 
+    def __init__(self) -> None:
+        self._able: dict[Hashable, Spec] = {}  # what was found able to run, by description; its Spec is held
+
     def supports(self, request: Request) -> str | None:
         """None, or why not: a device, type or shape it cannot take, no kernel for the cell, no Numba or folder for its cache."""
+        description = request.description()
+        if description is None:
+            return self._reason(request)
+        if description in self._able:
+            return unavailable(request.params.weight_hh)
+        reason = self._reason(request)
+        if reason is None:
+            if len(self._able) >= _MOST_KNOWN:
+                self._able.clear()
+            self._able[description] = request.spec
+        return reason
+
+    def _reason(self, request: Request) -> str | None:
         x, weight = request.x_TBD, request.params.weight_hh
         if x.device != weight.device:
             return f"the input is on {x.device}, the weights on {weight.device}"
@@ -49,7 +68,7 @@ class Cpu:
         if not only_numbers or half_products():  # only plain inference reads small forms
             weight_ih, weight_hh = as_dense(weight_ih), as_dense(weight_hh)
         extra = next(iter(p.extras.values()), None)
-        bias = biases(plan, p.bias_ih, p.bias_hh, weight_hh)
+        bias = biases(plan, p)
         if scale is not None:
             if extra is not None:
                 extra = fold_extra(extra, request.spec, request.spec.extras[0], scale)
@@ -73,12 +92,29 @@ class Cpu:
             trace = _laid_out(gates_of(plan, request.spec, gates, request.wants), lengths, T, B)
         return Result(_as(output_TBH, finals[0].dtype), finals, trace)
 
+    def stack(self, requests: Sequence[Request]) -> Any:
+        """How to run requests like these, of layers upon one another, that `supports` was asked about; None if as single ones."""
+        from gatedrnn.sequence.backends.cpu.stack import Stack
+
+        plans = [plan for r in requests if isinstance(plan := plan_for(r.cell.step, r.spec), Plan) and _stackable(r)]
+        return Stack(plans, products(requests[0].x_TBD.shape[1])) if len(plans) == len(requests) else None
+
     @functools.cached_property
     def _forward(self) -> Any:
         """The operator's function: without a graph to build, PyTorch's dispatcher would take longer than a small layer."""
         from gatedrnn.sequence.backends.cpu.operators import forward
 
         return forward
+
+
+def _stackable(r: Request) -> bool:
+    """Whether only numbers are wanted, of one type, and nothing that a `Stack` does not do."""
+    if r.reverse or r.return_gates or not (r.scale_R is r.noise is r.lengths_B is None) or not r.only_numbers():
+        return False
+    p, dtype = r.params, r.x_TBD.dtype
+    if half_products() and (as_dense(p.weight_ih) is not p.weight_ih or as_dense(p.weight_hh) is not p.weight_hh):
+        return False
+    return all(tensor.dtype == dtype for tensor in r.tensors())
 
 
 def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -16,9 +16,9 @@ _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of
 _POINTERS_TO_INT = ("offsets", "prev", "starts", "targets")
 _INTEGERS = (
     "T", "B", "D", "H", "K", "C", "N", "R", "V", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2",
-    "columns", "shift", "ldg", "panel", "tall", "direct_w", "direct_u", "noisy", "scaled", "cells", "carries", "need_dx",
-    "need_dw", "need_du", "parts", "differentiate", "blocks", "seed", "grad_h_stride", "grad_g_stride", "extra_size",
-    "scratch_size", "left_size",
+    "columns", "shift", "ldg", "panel", "tall", "direct_w", "direct_u", "two_biases", "noisy", "scaled", "cells",
+    "carries", "need_dx", "need_dw", "need_du", "parts", "differentiate", "blocks", "seed", "grad_h_stride",
+    "grad_g_stride", "extra_size", "scratch_size", "left_size",
 )  # fmt: skip
 
 
@@ -91,8 +91,8 @@ _NAMES = {
     "draw": "N R blocks seed starts chance out",
     "forward": (
         "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall direct_w direct_u "
-        "noisy blocks seed scaled cells offsets prev x W U PW PU scale bias noise starts chance extra G out cs h0 c0 hn "
-        "cn scratch scratch_size left left_size"
+        "noisy blocks seed scaled cells offsets prev x W U PW PU scale bias bias_h two_biases noise starts chance extra G out "
+        "cs h0 c0 hn cn scratch scratch_size left left_size"
     ),
     "backward": (
         "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall carries need_dx need_dw "

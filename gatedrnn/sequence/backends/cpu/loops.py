@@ -8,6 +8,7 @@ Dimensions: T steps, B batch, N tokens, D input, H hidden; G columns of a row of
     columns_x  from column 0: what W x (and noise, and bias) is written to
     columns_1  from column first_1: U h' is added
     columns_2  after those: U₂ c is added, c what the cell's first half leaves (a GRU that resets before the product), else 0
+    two_biases whether bias and bias_h are b_ih and b_hh by row, else bias is their sum by column
     shift      column n belongs to row n + shift of W, the last ones to the first rows
 """
 
@@ -29,7 +30,7 @@ from gatedrnn.sequence.backends.cpu.product import (
     rows_at_once,
     share,
 )
-from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
 from gatedrnn.sequence.backends.cpu.sizes import REGISTERS, TOKENS
 from gatedrnn.sequence.backends.cpu.tiling import barrier, fetch_to_read, fetch_to_write, keep, restore, thread, threads
 from gatedrnn.sequence.backends.cpu.widening import pairs
@@ -49,6 +50,13 @@ def _copy(source, target, n):
     for j in range(0, n, W):
         m = min(W, n - j)
         store(target + j, load(source + j, m), m)
+
+
+@njit
+def _clear(target, n):
+    W = lanes(target)
+    for j in range(0, n, W):
+        store(target + j, splat(target, 0.0), min(W, n - j))
 
 
 @njit
@@ -82,8 +90,8 @@ def forward_loop(row, second_row):
 
     def forward(
         T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, direct_w,
-        direct_u, noisy, blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, noise, starts, chance,
-        extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size, left, left_size,
+        direct_u, noisy, blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, bias_h, two_biases, noise,
+        starts, chance, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size, left, left_size,
     ):  # fmt: skip
         q, parts = thread(), threads()
         registers = scratch + q * scratch_size
@@ -108,7 +116,13 @@ def forward_loop(row, second_row):
             m = min(most, tokens - m0)
             for n in range(m0 + share(m, q, parts), m0 + share(m, q + 1, parts)):
                 g = G + n * ldg
-                _copy(bias, g, columns)
+                if two_biases:
+                    _copy(bias + shift, g, columns_x - shift)
+                    _copy(bias, g + (columns_x - shift), shift)
+                    _clear(g + columns_x, columns - columns_x)
+                    _add(bias_h, g + first_1, columns_1 + columns_2)
+                else:
+                    _copy(bias, g, columns)
                 if noisy:
                     _add(noise + n * columns_x, g, columns_x)
                 for k in range(blocks):

@@ -76,15 +76,10 @@ def forward(
     """
     T, B, D = x_TBD.shape
     tokens, target = layout(lengths_B, T, B, reverse), best()
-    N, small = tokens.count, isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight)
-    rank = rank_of(blocks_of(weight_ih), blocks_of(weight_hh)) if small else 0
-    kind = "small" if small else _kind(products, x_TBD.dtype, target)
-    run = _forward_loop(plan, T, B, N, D, x_TBD.dtype, reverse, keep, kind, rank, team.size(), target)
-    p, dtype, H, values = run.plan, x_TBD.dtype, run.plan.hidden, {}
-    if small:
-        values["PW"], values["PU"] = tables(p, weight_ih, weight_hh, scale_G, run.panel)
-    else:
-        values["W"], values["U"] = weight_ih.contiguous(), weight_hh.contiguous()
+    N, (kind, rank) = tokens.count, kind_for(weight_ih, weight_hh, products, x_TBD.dtype, target)
+    run = forward_loop(plan, T, B, N, D, x_TBD.dtype, reverse, keep, kind, rank, team.size(), target)
+    p, dtype, H = run.plan, x_TBD.dtype, run.plan.hidden
+    values = weights(run, weight_ih, weight_hh, scale_G)
     output = memory.empty(T, B, H, dtype=dtype) if lengths_B is None else memory.empty(N, H, dtype=dtype)
     h_n, c_n = x_TBD.new_empty((B, H)), x_TBD.new_empty((B if p.cells else 0, H))
     if keep:
@@ -117,8 +112,24 @@ def forward(
     return tokens.padded(output, T, B), gates, cells, tokens.unsorted(h_n), tokens.unsorted(c_n) if p.cells else c_n
 
 
+def kind_for(
+    weight_ih: Tensor, weight_hh: Tensor, products: str, dtype: torch.dtype, target: Target
+) -> tuple[str, int]:
+    """The kind of products with these weights, and of compressed ones the rank that their loop needs room for, else 0."""
+    if isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight):
+        return "small", rank_of(blocks_of(weight_ih), blocks_of(weight_hh))
+    return _kind(products, dtype, target), 0
+
+
+def weights(run: Loop, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None) -> Values:
+    """W and U as arguments of a forward loop: as they lie, or the tables of compressed ones."""
+    if isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight):
+        return dict(zip(("PW", "PU"), tables(run.plan, weight_ih, weight_hh, scale_G, run.panel), strict=True))
+    return {"W": weight_ih.contiguous(), "U": weight_hh.contiguous()}
+
+
 @functools.lru_cache(maxsize=256)
-def _forward_loop(
+def forward_loop(
     plan: str, T: int, B: int, N: int, D: int, dtype: torch.dtype, reverse: bool, keep: bool, kind: str, rank: int,
     team_size: int, target: Target,
 ) -> Loop:  # fmt: skip

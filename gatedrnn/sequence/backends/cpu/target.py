@@ -72,12 +72,19 @@ def _allow_amx() -> bool:
     return ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0
 
 
+@functools.cache
+def _widest() -> Target:
+    return next(iter(targets().values()))
+
+
 def best() -> Target:
     """The target of `GATEDRNN_CPU` if set (for tests and measurements), else the widest.
 
     Raises: ArgumentError: no such target on this CPU.
     """
-    name = os.environ.get("GATEDRNN_CPU") or next(iter(targets()))
+    name = os.environ.get("GATEDRNN_CPU")
+    if not name:
+        return _widest()
     if name not in targets():
         raise ArgumentError(
             "GATEDRNN_CPU", "must name a target of this CPU", repr(name), f"Use {' or '.join(targets())}"

@@ -1,0 +1,83 @@
+"""Calls that differ from an earlier one in numbers alone: read, checked and given to a backend once.
+
+What is kept is how to run them, by the kinds, types and shapes of all that was given: no tensor, so that nothing becomes stale.
+Dimensions: T time, B batch, D input, L layers, H hidden.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gatedrnn.cells import Params, Spec
+from gatedrnn.sequence import Request, stack_for
+from gatedrnn.sequence.modes import WORTH_SPLITTING, described, products
+
+if TYPE_CHECKING:
+    from gatedrnn.layers.recurrent import RecurrentBase
+
+_KNOWN: dict[Hashable, tuple[Spec, Any]] = {}
+"""How to run, or None for calls that are run one layer at a time; the Spec, whose id is in the key, is held."""
+_MOST_KNOWN = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A layer's call of which nothing but numbers is wanted.
+
+    Args:
+        key: all but the numbers.
+        states: initial states as given, each [L, B, H] or [L, H]; empty for zeros.
+        params: by layer.
+        way: how to run all layers at once, if such a call was run before and they can be.
+    """
+
+    layer: "RecurrentBase"
+    key: Hashable
+    input: Tensor
+    states: tuple[Tensor, ...]
+    params: list[Params]
+    way: Any = None
+
+    def run(self) -> Any:
+        """What the layer returns."""
+        layer, x, states = self.layer, self.input, self.states
+        single, swapped = x.dim() == 2, layer.batch_first and x.dim() == 3
+        x_TBD = x.unsqueeze(1) if single else x.transpose(0, 1) if swapped else x
+        if not states:
+            shape = (len(self.params), *(() if single else x_TBD.shape[1:2]), layer.hidden_size)
+            states = (x.new_zeros(shape),) * len(layer.spec.states)
+        output, finals = self.way(x_TBD, states, self.params)
+        output = output.squeeze(1) if single else output.transpose(0, 1) if swapped else output
+        return output, finals if len(finals) > 1 else finals[0]
+
+    def remember(self, requests: Sequence[Request]) -> None:
+        """Keep how `requests`, which this call made and a backend ran, are run."""
+        if self.key not in _KNOWN:
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[self.key] = self.layer.spec, stack_for(requests, self.layer.backend)
+
+
+def read_call(layer: "RecurrentBase", input: Any, hx: Any) -> Call | None:
+    """The call, or None where a random number is drawn or more than numbers is wanted."""
+    gates, training = layer.gates, layer.training
+    if gates.temperature_when(training) != 1.0:
+        return None
+    if training and (layer.dropout or layer.weight_dropout or gates.noise_probability):
+        return None
+    states = () if hx is None else tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+    params = [layer.params(place) for place in range(len(layer._names))]
+    given = [input, *states]
+    for p in params:
+        given += (p.weight_ih, p.weight_hh, p.bias_ih, p.bias_hh, *p.extras.values())
+    facts = described(given)
+    if facts is None:
+        return None
+    spec, batch_first = layer.spec, layer.batch_first
+    size = 1 if input.dim() < 3 else input.shape[0 if batch_first else 1]
+    rounded = size >= WORTH_SPLITTING and products(size)  # else autocast decides, which is among the facts
+    key = (id(spec), layer.backend, batch_first, layer.bidirectional, type(hx), rounded, *facts)
+    known = _KNOWN.get(key)
+    return Call(layer, key, input, states, params, known and known[1])
