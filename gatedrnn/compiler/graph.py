@@ -1,0 +1,297 @@
+"""A step as a small graph: every value belongs to one row of the batch, and has `size` elements, or is a number (`size` 0).
+
+Equal values are one node. Sizes are kept as numbers here; the text that is written of them has names, so that cells of other
+sizes whose graphs have the same shape share their kernels.
+"""
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import Node as FxNode
+
+from gatedrnn.compiler.tracing import Traced
+
+POINTWISE = {"add", "sub", "mul", "div", "neg", "sigmoid", "tanh", "relu", "exp", "log", "sqrt", "abs", "maximum", "minimum",
+             "sigmoid_slope", "tanh_slope", "greater", "where_nonzero"}  # fmt: skip
+REDUCTIONS = {"sum", "max"}
+
+
+class UnsupportedError(Exception):
+    """What of a step the compiler cannot express, and the line of the user's file."""
+
+
+@dataclass(eq=False, frozen=True)
+class Node:
+    """A value: `op` of `args`, nodes or numbers; of a leaf ("load") the name of a memory and an index into it."""
+
+    op: str
+    args: tuple[Any, ...]
+    size: int
+
+    @property
+    def inputs(self) -> list["Node"]:
+        """Its arguments that are nodes."""
+        return [arg for arg in self.args if isinstance(arg, Node)]
+
+
+@dataclass
+class Wide:
+    """Values side by side: a row of all gates, or a parameter whose rows belong to several of them."""
+
+    parts: list[Any]
+
+    def cut(self, first: int, last: int) -> Any:
+        """Elements first … last − 1, whole parts only."""
+        found, at = [], 0
+        for part in self.parts:
+            if first <= at and at + part.size <= last:
+                found.append(part)
+            elif not (at + part.size <= first or last <= at):
+                raise UnsupportedError("a slice through the middle of a gate")
+            at += part.size
+        return found[0] if len(found) == 1 else Wide(found)
+
+    @property
+    def size(self) -> int:
+        """Elements in all."""
+        return sum(part.size for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of U from `first` on, or that transposed."""
+
+    first: int
+    turned: bool = False
+
+
+@dataclass
+class Graph:
+    """Nodes made so far; asks for the same one give the same object."""
+
+    chunk: int = 1
+    _made: dict[Any, Node] = field(default_factory=dict)
+
+    def node(self, op: str, *args: Any, size: int) -> Node:
+        """The node; x + h of one gate is what the driver adds up itself."""
+        if op == "add":
+            leaves = {arg.args for arg in args if isinstance(arg, Node) and arg.op == "load"}
+            for kind, k in leaves:
+                if kind in ("h", "product") and ("x", k) in leaves:
+                    return self.node("load", "a" if kind == "h" else "late", k, size=size)
+        key = (op, size, *(id(arg) if isinstance(arg, Node) else (type(arg), arg) for arg in args))
+        return self._made.setdefault(key, Node(op, args, size))
+
+    def load(self, memory: str, k: int, size: int) -> Node:
+        """What stands in a memory's part k."""
+        return self.node("load", memory, k, size=size)
+
+    def apply(self, op: str, *args: Any) -> Any:
+        """`op` of every element; numbers, Python's or the row's, go with all."""
+        wide = [arg for arg in args if isinstance(arg, Wide)]
+        if wide:
+            n = len(wide[0].parts)
+            if any(len(w.parts) != n for w in wide):
+                raise UnsupportedError("values side by side that do not match")
+            return Wide([self.apply(op, *(arg.parts[k] if isinstance(arg, Wide) else arg for arg in args)) for k in range(n)])
+        sizes = {arg.size for arg in args if isinstance(arg, Node)} - {0}
+        if len(sizes) > 1:
+            raise UnsupportedError(f"{op} of values of {' and '.join(map(str, sorted(sizes)))} elements")
+        return self.node(op, *args, size=max(sizes, default=0))
+
+
+class Reader:
+    """Reads PyTorch's nodes into a `Graph`.
+
+    Args:
+        known: what stands for a node of PyTorch's graph instead of its computation: inputs, and what is kept.
+        late: rows of the gates whose product is inside the step, by their places.
+    """
+
+    def __init__(self, graph: Graph, known: dict[FxNode, Any], late: dict[int, int]) -> None:
+        self.graph, self._known, self._late = graph, dict(known), late
+        self.products: list[tuple[Any, int]] = []  # left factors of products with rows of U, and the first row
+        self.turned: list[Any] = []  # what is multiplied by those rows turned
+
+    def read(self, node: Any) -> Any:
+        """The value of a node of PyTorch's graph, or of an argument that is none."""
+        if not isinstance(node, FxNode):
+            return [self.read(each) for each in node] if isinstance(node, list | tuple) else node
+        if node not in self._known:
+            if node.op != "call_function":
+                raise UnsupportedError(f"the parameter {node.name} used by itself")
+            name = node.target.__name__.split(".")[0] if node.target is not operator.getitem else "getitem"
+            rule = getattr(self, f"_{name.strip('_')}", None)
+            if rule is None:
+                where = node.stack_trace or ""
+                raise UnsupportedError(f"the operation {name} {where.strip().splitlines()[-1] if where else ''}".strip())
+            args = [self.read(arg) for arg in node.args]
+            self._known[node] = rule(node, *args)
+        return self._known[node]
+
+    # Rules, by the operator's name: the node, then its arguments.
+
+    def _add(self, node, a, b):
+        return self.graph.apply("add", a, b)
+
+    def _sub(self, node, a, b):
+        return self.graph.apply("sub", a, b)
+
+    def _rsub(self, node, a, b):
+        return self.graph.apply("sub", float(b), a)
+
+    def _mul(self, node, a, b):
+        return self.graph.apply("mul", a, b)
+
+    def _div(self, node, a, b):
+        return self.graph.apply("div", a, b)
+
+    def _neg(self, node, a):
+        return self.graph.apply("neg", a)
+
+    def _sigmoid(self, node, a):
+        return self.graph.apply("sigmoid", a)
+
+    def _tanh(self, node, a):
+        return self.graph.apply("tanh", a)
+
+    def _relu(self, node, a):
+        return self.graph.apply("relu", a)
+
+    def _exp(self, node, a):
+        return self.graph.apply("exp", a)
+
+    def _log(self, node, a):
+        return self.graph.apply("log", a)
+
+    def _maximum(self, node, a, b):
+        return self.graph.apply("maximum", a, b)
+
+    def _minimum(self, node, a, b):
+        return self.graph.apply("minimum", a, b)
+
+    def _gt(self, node, a, b):
+        return self.graph.apply("greater", a, b)
+
+    def _lt(self, node, a, b):
+        return self.graph.apply("greater", b, a)
+
+    def _where(self, node, condition, a, b):
+        return self.graph.apply("where_nonzero", condition, a, b)
+
+    def _sigmoid_backward(self, node, d, y):
+        return self.graph.apply("mul", d, self.graph.apply("sigmoid_slope", y))
+
+    def _tanh_backward(self, node, d, y):
+        return self.graph.apply("mul", d, self.graph.apply("tanh_slope", y))
+
+    def _threshold_backward(self, node, d, y, threshold):
+        return self.graph.apply("where_nonzero", y, d, 0.0)
+
+    def _softmax(self, node, a, dim, half):
+        return self.graph.node("softmax", a, size=a.size)
+
+    def _softmax_backward_data(self, node, d, p, *_):
+        graph = self.graph
+        whole = graph.node("sum", graph.apply("mul", d, p), size=0)
+        return graph.apply("mul", p, graph.apply("sub", d, whole))
+
+    def _scan(self, node, x, reverse, exclusive):
+        return self.graph.node("scan", x, reverse, exclusive, size=x.size)
+
+    def _one_hot(self, node, p):
+        return self.graph.node("one_hot", p, size=p.size)
+
+    def _cumsum(self, node, x, dim):
+        return self.graph.node("scan", x, False, False, size=x.size)
+
+    def _same(self, node, value, *_, **__):
+        return value
+
+    _detach = _alias = _to_copy = _unsqueeze = _squeeze = _clone = _same
+
+    def _expand(self, node, value, shape):
+        before = node.args[0].meta["val"].shape
+        if len(shape) == 3 and shape[-1] != before[-1]:  # a chunk's value for each of its units
+            return self.graph.node("spread", value, shape[-1], size=value.size * shape[-1])
+        return value
+
+    def _view(self, node, value, shape):
+        return value
+
+    def _sum(self, node, value, dims=None, keep=False):
+        (dim,) = dims or [-1]
+        shape = node.args[0].meta["val"].shape
+        dim %= len(shape)
+        if dim == 0:  # over the batch: every row adds its part
+            return value
+        if len(shape) == 3:  # over the units of a chunk
+            return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
+        return self.graph.node("sum", value, size=0)
+
+    def _cat(self, node, values, dim=0):
+        parts = [part for value in values for part in (value.parts if isinstance(value, Wide) else [value])]
+        return parts[0] if len(parts) == 1 else Wide(parts)
+
+    def _split_with_sizes(self, node, value, sizes, dim=0):
+        edges = [0]
+        for size in sizes:
+            edges.append(edges[-1] + size)
+        value = value if isinstance(value, Wide) else Wide([value])
+        return [value.cut(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+
+    def _split(self, node, value, size, dim=0):
+        whole = value.size
+        return self._split_with_sizes(node, value, [min(size, whole - k) for k in range(0, whole, size)])
+
+    def _getitem(self, node, values, k):
+        return values[k]
+
+    def _slice(self, node, value, dim=0, first=0, last=None, step=1):
+        if isinstance(value, Matrix):
+            return Matrix(first)
+        last = value.size if last is None else min(last, value.size)
+        if step == 1 and isinstance(value, Wide):
+            return value.cut(first, last)
+        if step == 1 and first == 0:
+            return value if last == value.size else self.graph.node("head", value, size=last)
+        raise UnsupportedError("a slice within a gate that does not begin at its first element")
+
+    def _slice_backward(self, node, d, shape, dim, first, last, step):
+        whole = shape[-1]
+        if first == 0 and step == 1:
+            return d if min(last, whole) == whole else self.graph.node("padded", d, size=whole)
+        raise UnsupportedError("the gradient of a slice within a gate that does not begin at its first element")
+
+    def _t(self, node, value):
+        return Matrix(value.first, not value.turned)
+
+    def _addmm(self, node, bias, left, matrix):
+        return self._mm(node, left, matrix)
+
+    def _mm(self, node, left, matrix):
+        if not isinstance(matrix, Matrix):
+            raise UnsupportedError("a product with something else than rows of U")
+        size = node.meta["val"].shape[-1]
+        if matrix.turned:
+            self.products.append((left, matrix.first))
+            parts = [self.graph.load("product", k, rows) for k, rows in self._late.items()]
+            return parts[0] if len(parts) == 1 else Wide(parts)
+        self.turned.append(left)
+        return self.graph.load("d_left", 0, size)
+
+
+def read(traced: Traced, reader: Reader, nodes: list[Any]) -> list[Any]:
+    """The values of nodes of PyTorch's graph; they are read in order, so that none is deep."""
+    wanted = set()
+    stack = [node for node in nodes if node is not None]
+    while stack:
+        node = stack.pop()
+        if node not in wanted and node not in reader._known:
+            wanted.add(node)
+            stack += node.all_input_nodes
+    for node in traced.nodes:
+        if node in wanted:
+            reader.read(node)
+    return [None if node is None else reader.read(node) for node in nodes]

@@ -1,0 +1,122 @@
+"""A cell's step and its derivative as one graph of PyTorch's operators, recorded while both run on tensors without numbers.
+
+A gate's squash stays whole: its value is kept for the backward pass, and its derivative is taken from that value.
+Dimensions: B batch, R rows of a gate, H hidden.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node as FxNode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gatedrnn.cells.spec import Cell, Params, Spec
+from gatedrnn.gates import straight_through
+
+_BATCH = 2
+_LIBRARY = torch.library.Library("gatedrnn_step", "DEF")
+_LIBRARY.define("scan(Tensor x, bool reverse, bool exclusive) -> Tensor")
+_LIBRARY.define("one_hot(Tensor p) -> Tensor")
+for _name in ("scan", "one_hot"):
+    _LIBRARY.impl(_name, lambda x, *_: torch.empty_like(x), "CompositeExplicitAutograd")
+_OPS: Any = torch.ops.gatedrnn_step
+
+
+class _Scan(torch.autograd.Function):
+    """Cumulative sums along the row, from either end, with or without the element itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, reverse: bool, exclusive: bool) -> Tensor:
+        ctx.how = reverse, exclusive
+        return _OPS.scan(x, reverse, exclusive)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        reverse, exclusive = ctx.how
+        return _OPS.scan(grads[0], not reverse, exclusive), None, None
+
+
+class _Watched(Spec):
+    """A Spec that notes what each squash keeps: a softmax's probabilities, else the soft value."""
+
+    kept: dict[str, Tensor]
+
+    def squash(self, name: str, logits: Tensor) -> Tensor:
+        gate = self.gate(name)
+        if gate.squash not in ("cumax", "tail_cumax"):
+            y = self.kept[name] = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu}[gate.squash](logits)
+            return straight_through(y, (y > 0.5).to(y.dtype)) if gate.hard else y
+        p = self.kept[name] = torch.softmax(logits, -1)
+        tail = gate.squash == "tail_cumax"
+        y: Any = _Scan.apply(p, tail, tail)
+        if gate.hard:
+            y = straight_through(y, _OPS.scan(_OPS.one_hot(p.detach()), tail, tail))
+        return y if gate.units is None else y[..., : gate.units]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The graph's nodes by what they are; a gate or a state by its place in the Spec, None for a gradient of nothing.
+
+    Args:
+        x, h: W x + b and U h' + b of each gate; `h` only of those whose product the driver computes.
+        d_state, d_kept: gradients of the new states and of what squashes keep.
+        new, kept: new states, and what squashes keep.
+        d_x, d_h, d_old, d_extra: gradients of x, h, the states before and the extras.
+    """
+
+    nodes: list[FxNode]
+    x: list[FxNode]
+    h: list[FxNode]
+    old: list[FxNode]
+    extra: list[FxNode]
+    U: FxNode
+    bias: FxNode
+    d_state: list[FxNode]
+    d_kept: list[FxNode]
+    new: list[FxNode]
+    kept: list[FxNode]
+    d_x: list[FxNode | None]
+    d_h: list[FxNode | None]
+    d_old: list[FxNode | None]
+    d_extra: list[FxNode | None]
+
+
+def trace(cell: Cell, spec: Spec) -> Traced:
+    """Run the step and its derivative on tensors without numbers. What the step itself raises is raised here."""
+    watched = copy.copy(spec)
+    object.__setattr__(watched, "__class__", _Watched)
+    gates, H = spec.gates, spec.hidden_size
+    own = gates[: spec.recurrent_gates]
+    counts = [len(gates), len(own), len(spec.states), len(spec.extras), 1, 1, len(spec.states), len(gates)]
+
+    def joint(*given: Tensor) -> tuple[Any, ...]:
+        x, h, old, extra, (U,), (b,), d_state, d_kept = _parts(given, counts)
+        object.__setattr__(watched, "kept", {})
+        params = Params(U, U, b, b, {e.name: p for e, p in zip(spec.extras, extra, strict=True)})
+        new, shown = cell.step(watched, params, torch.cat(x, -1), torch.cat(h, -1), tuple(old))
+        kept = [watched.kept.get(gate.name, shown[gate.name]) for gate in gates]
+        inputs = [*x, *h, *old, *extra]
+        grads = torch.autograd.grad([*new, *kept], inputs, [*d_state, *d_kept], allow_unused=True)
+        return (list(new), kept, *_parts(grads, counts[:4]))
+
+    def vectors(rows: list[int]) -> list[Tensor]:
+        return [torch.zeros(_BATCH, n, requires_grad=True) for n in rows]
+
+    widths, states = [gate.rows for gate in gates], [H] * len(spec.states)
+    extras = [torch.zeros(spec.extra_shape(e), requires_grad=True) for e in spec.extras]
+    given = [*vectors(widths), *vectors([gate.rows for gate in own]), *vectors(states), *extras]
+    given += [torch.zeros(spec.rows, H), torch.zeros(spec.rows), *vectors(states), *vectors(widths)]
+    graph = make_fx(joint, tracing_mode="fake")(*given).graph
+    nodes = list(graph.nodes)
+    found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
+    x, h, old, extra, (U,), (b,), d_state, d_kept = found
+    return Traced(nodes, x, h, old, extra, U, b, d_state, d_kept, *nodes[-1].args[0])
+
+
+def _parts(values: Any, counts: list[int]) -> list[list[Any]]:
+    values = iter(values)
+    return [[next(values) for _ in range(n)] for n in counts]
