@@ -123,7 +123,7 @@ def train(
         saved = checkpoint.load(folder) if resume and check_begun(folder) else None
         if saved is not None:
             continued(folder, config)
-            check_same(saved[1], corpus, fabric.world_size, "" if project is None else project.name)
+            check_same(*saved, corpus, fabric.world_size, "" if project is None else project.name)
         fabric.barrier()
         if fabric.is_global_zero:
             if saved is None:

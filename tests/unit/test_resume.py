@@ -247,6 +247,30 @@ def test_a_first_version_s_run_without_its_metrics_or_with_damage_is_refused(cor
         checkpoint._read(newest)
 
 
+@pytest.mark.parametrize("memory", [{}, {"a": torch.zeros(2)}])
+def test_a_first_version_s_run_of_projected_weights_is_refused(memory, corpus, tmp_path):
+    class Halves:
+        name = "halves"
+
+        def __init__(self):
+            self.memory = memory
+
+        def __call__(self, weights):
+            return {}
+
+    config, run = config_for("adam", epochs=1), tmp_path / "run"
+    train(config, corpus, run, Quiet(), project=Halves())
+    as_version_1(run)
+    before = weights(run)
+    rule = (
+        r"^--resume: needs a checkpoint that says how the weights are projected; got one of version 1, .*another --out"
+    )
+    for project in (Halves(), None) if memory else (Halves(),):  # that it was projected shows in its memory alone
+        with pytest.raises(ArgumentError, match=rule):
+            train(config_for("adam"), corpus, run, Quiet(), resume=True, project=project)
+    assert weights(run) == before
+
+
 def test_the_last_two_whole_checkpoints_are_kept(tmp_path):
     for step in (1, 2, 9):
         checkpoint.save(tmp_path, step, {"a": torch.zeros(2)}, {"step": step})
