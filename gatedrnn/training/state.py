@@ -124,7 +124,8 @@ def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) ->
     """Go on from a checkpoint's tensors and values."""
     training = loop.config.training
     groups, precision = values.pop("groups"), values.pop("precision")
-    loop.progress = p = Progress(**values | {"project": loop.progress.project})
+    values["project"] = loop.progress.project  # the same, by `check_same`, where the checkpoint names it
+    loop.progress = p = Progress(**values)
     p.base_rate *= training.learning_rate / p.learning_rate
     p.learning_rate = training.learning_rate
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
