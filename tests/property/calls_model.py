@@ -25,7 +25,8 @@ class ModelBench:
         torch.manual_seed(case.seed % (1 << 40))
         config = LanguageModelConfig(
             vocabulary_size=case.vocabulary, cell=case.cell, embedding_size=case.sizes[-1], hidden_sizes=case.sizes,
-            tied=case.tied, chunk_size=1, input_dropout=0.0, hidden_dropout=0.0, output_dropout=0.0,
+            tied=case.tied, input_dropout=0.0, hidden_dropout=0.0, output_dropout=0.0,
+            **({"chunk_size": 1} if case.cell == "onlstm" else {}),
         )  # fmt: skip
         self.case, self.dtype = case, getattr(torch, case.dtype)
         self.model = LanguageModel(config).to(self.dtype).eval()
