@@ -244,6 +244,8 @@ class Run:
             leaf.requires_grad_(grad and not frozen)
         strides = "plain" if exact and call.strides in ("subclass", "two_tensor") else call.strides
         x: Any = restride(leaves["x"], strides)
+        if strides == "two_tensor":  # it is made without a graph: a leaf itself
+            leaves["x"] = x
         if self.packed:
             x = pack_padded_sequence(
                 bare(x), torch.tensor(self.lengths), case.batch_first, enforce_sorted=call.layout == "packed_sorted"
@@ -572,8 +574,6 @@ class Run:
             return self.read(layer(x, hx, **keywords))
 
         values = {n: v[1] for n, v in torch.vmap(one, in_dims=dim)(both).items()}
-        if self.call.strides == "two_tensor":  # of which PyTorch's vmap loses the graph, of any operator
-            return values
         return values | self._own_gradients(values, leaves)
 
     def _vmap_in(self, *arguments: Any) -> Values:
