@@ -84,8 +84,9 @@ def serve() -> None:
 
     warnings.simplefilter("ignore")
     from .calls import ModelCase, read
-    from .calls_layer import Finding, run_case, where
+    from .calls_layer import run_case
     from .calls_model import run_model
+    from .calls_tensors import Finding, where
 
     for line in sys.stdin:
         case, found = read(line), None
