@@ -14,8 +14,8 @@ from .calls_tensors import Finding, Values, bare
 
 
 def weights_of(run: Any) -> dict[str, Tensor]:
-    """What the layer computed with; torch.func leaves its own tensors behind where a hook computes a weight: once more."""
-    if run.call.wrap in ("func_grad", "jacrev"):
+    """What the layer computed with; a hook computes its weight once more where the call's own is of torch.func, or used up."""
+    if run.call.wrap in ("func_grad", "jacrev", "reentrant"):
         with torch.enable_grad() if run.call.mode == "grad" else torch.no_grad():
             for hook in run.layer._forward_pre_hooks.values():
                 hook(run.layer, ())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from .calls_tensors import Finding, Values, close, equal, where
@@ -57,9 +58,10 @@ def wrapped(run: Any, wrap: str, layer: nn.Module, x: Any, hx: Any, keywords: An
     if wrap == "functional":
         given = dict(layer.named_parameters())
         return lambda x, hx, **kw: torch.func.functional_call(layer, given, (x, hx), kw)
-    if wrap in ("checkpoint", "reentrant"):
-        again = wrap == "reentrant"
-        return lambda x, hx, **kw: checkpoint(lambda x, hx: layer(x, hx, **kw), x, hx, use_reentrant=again)
+    if wrap == "checkpoint":
+        return lambda x, hx, **kw: checkpoint(lambda x, hx: layer(x, hx, **kw), x, hx, use_reentrant=False)
+    if wrap == "reentrant":
+        return lambda x, hx, **kw: _reentrant(layer, x, hx, kw)
     if wrap.startswith("compile"):
         torch._dynamo.config.recompile_limit = 64
         torch._functorch.config.donated_buffer = False  # gradients are asked for with retain_graph
@@ -73,6 +75,19 @@ def wrapped(run: Any, wrap: str, layer: nn.Module, x: Any, hx: Any, keywords: An
     if wrap == "export":
         return torch.export.export(layer, (x, hx), keywords).module()
     return layer
+
+
+def _reentrant(layer: nn.Module, x: Any, hx: Any, keywords: Any) -> Any:
+    """Checkpointed the old way, which sees only tensors that stand alone, not those in tuples."""
+    given, inside = tree_flatten((x, hx))
+    outside: list[Any] = []
+
+    def flat(*given: Any) -> tuple[Any, ...]:
+        found, form = tree_flatten(layer(*tree_unflatten(given, inside), **keywords))
+        outside.append(form)
+        return tuple(found)
+
+    return tree_unflatten(checkpoint(flat, *given, use_reentrant=True), outside[0])
 
 
 def _twice_backward(run: Any, layer: Any, x: Any, hx: Any, keywords: Any, leaves: Any) -> Values:
