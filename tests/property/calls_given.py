@@ -143,7 +143,7 @@ class Given:
                 "x_mkldnn": lambda: x.detach().float().to_mkldnn(),
                 "x_nested": lambda: torch.nested.nested_tensor(list(x.detach())),
                 "x_list": lambda: x.tolist(), "x_none": lambda: None, "x_numpy": lambda: x.detach().float().numpy(),
-                "x_quantised": lambda: torch.quantize_per_tensor(x.detach().float(), 0.1, 0, torch.qint8),
+                "x_quantised": lambda: x if x.is_meta else torch.quantize_per_tensor(x.detach().float(), 0.1, 0, torch.qint8),
             }.get(wrong, lambda: x)()  # fmt: skip
             x = bad_x
         return x, hx

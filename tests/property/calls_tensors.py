@@ -32,7 +32,13 @@ def where(error: BaseException) -> str:
 
 def ours(error: BaseException) -> bool:
     """Whether it is one of the package's errors; torch's wrappers of one count."""
-    wrapped = type(error).__name__ in ("BackendCompilerFailed", "TorchRuntimeError", "UserError", "JitError")
+    wrapped = type(error).__name__ in (
+        "BackendCompilerFailed",
+        "TorchRuntimeError",
+        "UserError",
+        "JitError",
+        "Unsupported",
+    )
     text = str(error)
     return isinstance(error, GatedRNNError) or (
         wrapped and ("ArgumentError" in text or "BackendError" in text or "; got " in text)

@@ -74,6 +74,8 @@ CASES = {
     "a chaotic recurrence": Case(
         1, (Change("functional_edit", 1), Call(steps=70)), cell="rnn", hidden=257, dtype="float64"
     ),
+    "a backend that cannot be compiled whole": Case(1, (Call(wrap="compile_full"),), backend="torch"),
+    "re-entrant checkpointing": Case(1, (Call(wrap="reentrant", mode="grad", states=True),)),
     "only ignored targets": ModelCase(1, (Score(mode="grad", ids="all_ignored"),)),
     "a class of -inf, ignored targets": ModelCase(1, (Score(steps=40, batch=1, ids="ignored", values="-inf_bias"),)),
 }
