@@ -126,7 +126,8 @@ class Given:
             keywords["return_gates"] = ("nothing",)
         elif kind == "hx" and hx is not None:
             first = hx[0] if isinstance(hx, tuple) else hx
-            foreign = torch.bfloat16 if self.bench.dtype == torch.float16 else torch.float16
+            taken = (self.bench.dtype, self.call.autocast and getattr(torch, self.call.autocast))
+            foreign = next(kind for kind in (torch.float16, torch.bfloat16, torch.float64) if kind not in taken)
             bad: Any = {
                 "shape": lambda: first[..., :-1], "count": lambda: (first,) * 3, "dtype": lambda: first.to(foreign),
                 "type": lambda: first.tolist(), "meta": lambda: first.detach().to("meta"),
