@@ -15,7 +15,10 @@ from gatedrnn import LanguageModel, LanguageModelConfig
 from gatedrnn.core.errors import GatedRNNError
 
 from .calls import ModelCase, Score
-from .calls_layer import Bench, Finding, Values, compare, equal, error_of, ours, precision, restride, where
+from .calls_bench import Bench
+from .calls_change import change
+from .calls_expected import compare, precision
+from .calls_tensors import Finding, Values, equal, error_of, ours, restride, where
 
 
 class ModelBench:
@@ -259,8 +262,6 @@ def run_model(case: ModelCase) -> None:
         bench = ModelBench(case)
     except GatedRNNError as error:
         raise Finding("refused", where(error)) from error
-    from .calls_change import change
-
     for entry in case.program:
         if isinstance(entry, Score):
             run_score(bench, entry)
