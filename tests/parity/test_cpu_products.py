@@ -320,23 +320,15 @@ def directly(name, A, W, add, *, scale=None, shift=0, back=False, team_size=1):
 @pytest.mark.parametrize("name", WIDTHS.values())
 def test_a_row_of_a_direct_product_depends_on_no_other_row_thread_or_order(name, kind):
     torch.manual_seed(7)
-    for M, N, K in [
-        (1, 1, 1),
-        (1, 12, 16),
-        (2, 13, 5),
-        (3, 24, 31),
-        (7, 11, 8),
-        (8, 48, 33),
-        (9, 50, 100),
-        (30, 97, 130),
-    ]:
-        A, W, add, scale = drawn(kind, M, K), drawn(kind, N, K), drawn(kind, M, N), drawn(kind, N)
-        for given in ({}, {"scale": scale}, {"shift": N // 3}, {"scale": scale, "shift": N - 1}):
+    for M, N, K in [(1, 1, 1), (1, 12, 16), (2, 13, 5), (3, 24, 31), (8, 48, 33), (9, 50, 100), (30, 97, 130)]:
+        A, W, add, factors = drawn(kind, M, K), drawn(kind, N, K), drawn(kind, M, N), drawn(kind, N)
+        for scale, shift in ((None, 0), (factors, 0), (None, N // 3), (factors, N - 1)):
+            given = {"scale": scale, "shift": shift}
             C = directly(name, A, W, add, **given)
             exact, bound = expected(kind, A, W, add=add, right_transposed=True, **given)
-            assert ((C - exact).abs() <= bound).all(), (M, N, K, given.keys())
+            assert ((C - exact).abs() <= bound).all(), (M, N, K, shift)
             assert torch.equal(C, directly(name, A, W, add, back=True, **given))
             rows = [directly(name, A[m : m + 1], W, add[m : m + 1], **given) for m in range(M)]
-            assert torch.equal(C, torch.cat(rows)), (M, N, K, given.keys())
+            assert torch.equal(C, torch.cat(rows)), (M, N, K, shift)
             if team._openmp() is not None:
                 assert torch.equal(C, directly(name, A, W, add, team_size=2, **given))
