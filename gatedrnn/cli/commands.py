@@ -40,6 +40,7 @@ Options = Any
 
 def train(options: Options) -> int:
     """`gatedrnn train`."""
+    from gatedrnn.models import LanguageModelConfig
     from gatedrnn.training.config import RunConfig
     from gatedrnn.training.run import check_begun, check_free, continued
 
@@ -48,22 +49,21 @@ def train(options: Options) -> int:
     chosen = {key.removeprefix(prefix) for key in options.given if key.startswith(prefix)}
     if asked and chosen:  # the parser filled the others in: they are the cell's to choose
         sections["model"]["gates"] = {key: value for key, value in asked.items() if key in chosen}
+    goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
+    cell = sections["model"]["cell"]  # what a file holds for another cell, that an option replaced, may stand
+    left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
+    sections["model"] = LanguageModelConfig.without_unread(sections["model"], left)
     config = _absolute(from_dict(RunConfig, sections, ""))
     data = config.data.folder
-    cell = config.model.cell  # what a file holds for another cell, that an option replaced, may stand
-    own = {key for key in options.given if options.cells.get(key, cell) == cell}
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
     if not options.resume:
         check_free(out)
-        config.model.check_used(own)
-    elif check_begun(out) or (out / CONFIG_FILE).exists():
+    elif check_begun(out) or goes_on:
         config = _absolute(continued(out, config, options.given))
     elif not options.given:
         raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
-    else:
-        config.model.check_used(own)
     existed = out.exists()
     try:
         return _train(config, out, options)

@@ -125,7 +125,7 @@ def _clear(folder: Path) -> None:
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     own = OWN_FILES if "results.json" in present else set()
     if own and (folder / "run" / CONFIG_FILE).exists():
-        training = read_run_config(folder / "run" / CONFIG_FILE).training
+        training = read_run_config(folder / "run" / CONFIG_FILE, written=True).training
         log = folder / "run" / METRICS_FILE  # a line an epoch; the configuration's may have been set back
         epochs = log.read_bytes().count(b"\n") if log.is_file() else None
         if epochs != TRAINING.epochs or replace(training, seed=TRAINING.seed) != TRAINING:

@@ -15,6 +15,7 @@ from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, MAPPINGS
 from gatedrnn.models import generate
+from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating, token_losses
 from gatedrnn.studies.syntax import sentence_ids
 from gatedrnn.training.run import load_run
@@ -99,6 +100,7 @@ def likelihoods(model: Any, pairs: Sequence[tuple[list[int], list[int]]], eos: i
     """log P in nats of each continuation after `<eos>` and its context, and whether each of its ids is the likeliest.
 
     Args: pairs: ids of context and continuation; an empty continuation has probability 1.
+    Raises: CheckpointError: one is not finite.
     """
     sizes = [len(context) + len(continuation) for context, continuation in pairs]
     order = sorted((k for k, size in enumerate(sizes) if size), key=sizes.__getitem__)
@@ -113,7 +115,7 @@ def likelihoods(model: Any, pairs: Sequence[tuple[list[int], list[int]]], eos: i
         for b, (k, ids) in enumerate(chosen):
             start, end = len(pairs[k][0]), len(ids) - 1
             logits_TV, targets_T = logits_TBV[start:end, b].cpu(), torch.tensor(ids[start + 1 :], dtype=torch.long)
-            log_p_T = logits_TV.log_softmax(-1).gather(-1, targets_T[:, None])
+            log_p_T = finite("log P", logits_TV.log_softmax(-1).gather(-1, targets_T[:, None]))
             found[k] = (float(log_p_T.sum()), bool((logits_TV.argmax(-1) == targets_T).all()))
     return [found[k] for k in range(len(pairs))]
 

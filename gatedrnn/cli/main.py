@@ -156,7 +156,7 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             value = arguments[k + 1] if k + 1 < len(arguments) else ""
         if name == "--config" and value:
             files.append(rereadable(value))
-            cell = read_run_config(files[-1]).model.cell
+            cell = read_run_config(files[-1], written=True).model.cell  # `train` refuses what has no use
             cells |= dict.fromkeys(_keys("", read_yaml(files[-1])), cell)
             again[k if equals else k + 1] = ("--config=" if equals else "") + os.fspath(files[-1])
         elif name in ("--model", "--training", "--model.gates"):

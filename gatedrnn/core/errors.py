@@ -20,7 +20,7 @@ class GatedRNNError(Exception):
             message += "."
             if advice:
                 message += f" {advice}" if advice.endswith((".", "?")) else f" {advice}."
-        super().__init__(message)
+        self.args = (message,)  # as super().__init__ does, which torch.compile cannot trace
 
 
 class ArgumentError(GatedRNNError, ValueError):

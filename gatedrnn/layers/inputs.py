@@ -168,12 +168,14 @@ def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype
             f"shape {list(input.shape)}",
             f"Build the layer with input_size={input.shape[-1]}, or check the order of dimensions",
         )
-    if input.dtype != dtype and not (_autocast(input) and input.dtype.is_floating_point):
+    if input.dtype != dtype and not (_autocast(input) and input.dtype.is_floating_point and dtype != torch.float64):
         advice = f"Convert one: input.to({dtype}) or layer.to({input.dtype})"
         raise ArgumentError(f"{owner}.input", f"must have the weights' type {dtype}", input.dtype, advice)
 
 
 def _autocast(like: Tensor) -> bool:
+    if like.dtype == torch.float64:  # which autocast leaves as it is
+        return False
     if like.is_cpu:
         return torch.is_autocast_enabled("cpu")
     kind = like.device.type

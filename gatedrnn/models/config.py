@@ -1,7 +1,7 @@
 """What a language model is made of."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gatedrnn.cells import CELLS
@@ -33,7 +33,7 @@ class LanguageModelConfig:
         output_dropout: locked, on the last layer's output.
         weight_dropout: on the recurrent weights, one mask a window.
 
-    Raises: ArgumentError: a value is out of range, or a tied decoder does not fit.
+    Raises: ArgumentError: a value is out of range or is not read by the cell, or a tied decoder does not fit.
     """
 
     vocabulary_size: int | None = None
@@ -70,34 +70,42 @@ class LanguageModelConfig:
             got = f"hidden_sizes={list(self.hidden_sizes)}, embedding_size={self.embedding_size}"
             advice = f"End hidden_sizes with {self.embedding_size}, or set tied: false"
             raise ArgumentError("model.tied", "the last hidden size must equal the embedding size", got, advice)
+        self._check_read()
+
+    def _check_read(self) -> None:
+        """Raises ArgumentError for what is set and the cell does not read: another cell's option, or gates to perturb."""
+        for name in sorted(_unread(self.cell)):
+            value, default = getattr(self, name, None), getattr(LanguageModelConfig, name, None)
+            if name == "gates" and value not in (None, CELLS[self.cell].gates):
+                rule = "needs a cell with gates to perturb"
+            elif name != "gates" and value != default:
+                rule = f"is read by {', '.join(cell for cell in CELLS if name in CELLS[cell].options)} only"
+            else:
+                continue
+            raise ArgumentError(f"model.{name}", rule, f"{value!r} with cell={self.cell}", "Leave it out")
 
     @staticmethod
     def completed(values: dict[str, Any]) -> dict[str, Any]:
         """`values` with what `gates` leaves open from the cell: a G²-LSTM keeps its temperature where only p is given."""
         gates, cell = values.get("gates"), values.get("cell", LanguageModelConfig.cell)
-        if not isinstance(gates, dict) or cell not in CELLS:
+        if not isinstance(gates, dict) or not isinstance(cell, str) or cell not in CELLS:
             return values
         return {**values, "gates": to_dict(CELLS[cell].gates) | gates}
 
-    def check_used(self, given: Collection[str]) -> None:
-        """Check that what a person set has a use.
-
-        Args: given: keys ("model.chunk_size") that were set; one with its default as value may stand, as in a run's own file.
-        Raises: ArgumentError: an option of another cell, or a perturbation of gates where the cell has none to perturb.
-        """
-        own, default = CELLS[self.cell], LanguageModelConfig()
-        others = {name for cell in CELLS for name in CELLS[cell].options} - set(own.options)
-        for name in sorted(others):
-            value = getattr(self, name, None)
-            if f"model.{name}" in given and value != getattr(default, name, None):
-                able = ", ".join(cell for cell in CELLS if name in CELLS[cell].options)
-                rule = f"is read by {able} only"
-                raise ArgumentError(f"model.{name}", rule, f"{value!r} with cell={self.cell}", "Leave it out")
-        asked = any(key.startswith("model.gates") for key in given) and self.gates not in (None, own.gates)
-        if asked and not own.make_spec(1).perturbed(replace(self.gates or own.gates, names=None)):
-            got = f"{self.gates} with cell={self.cell}"
-            raise ArgumentError("model.gates", "needs a cell with gates to perturb", got, "Leave it out")
+    @staticmethod
+    def without_unread(values: dict[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
+        """`values` without those, among `names` [all], that their cell does not read, as files of earlier versions hold them."""
+        unread = _unread(values.get("cell", LanguageModelConfig.cell))
+        return {key: value for key, value in values.items() if key not in unread or not (names is None or key in names)}
 
     def cell_options(self) -> dict[str, Any]:
         """The options that this cell reads; one that no field is named after keeps the cell's own default."""
         return {name: getattr(self, name) for name in CELLS[self.cell].options if hasattr(self, name)}
+
+
+def _unread(cell: Any) -> set[str]:
+    """Fields that this cell does not read."""
+    if not isinstance(cell, str) or cell not in CELLS:
+        return set()
+    others = {name for other in CELLS for name in CELLS[other].options} - set(CELLS[cell].options)
+    return others if CELLS[cell].make_spec(1).perturbed(Gates()) else {*others, "gates"}

@@ -45,7 +45,9 @@ def chunked_cross_entropy(
         raise ArgumentError("chunked_cross_entropy.targets", rule, got, "Give one target a token")
     if not _chunkable(hidden, weight, bias, targets):
         return _at_once(hidden, weight, bias, targets, divisor)
-    autocast = torch.is_autocast_enabled(hidden.device.type)
+    autocast = (
+        torch.is_autocast_enabled(hidden.device.type) and weight.dtype != torch.float64
+    )  # it leaves that as it is
     dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else weight.dtype
     if dtype == torch.float16:  # a gradient divided by N is lost in it, before a GradScaler can scale it
         dtype = torch.float32

@@ -81,7 +81,9 @@ def read_config(folder: Path | str) -> LanguageModelConfig:
     values = read_yaml(path)
     if not isinstance(values, dict) or "model" not in values:
         raise CheckpointError(str(path), "must have a section 'model'", None, "Is this a run's folder?")
-    return from_dict(LanguageModelConfig, values["model"], "model")
+    section = values["model"]
+    known = LanguageModelConfig.without_unread(section) if isinstance(section, dict) else section
+    return from_dict(LanguageModelConfig, known, "model")
 
 
 def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Module) -> None:

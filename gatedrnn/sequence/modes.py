@@ -57,9 +57,10 @@ def rounds_recurrences() -> bool:
 
 
 def storage_type(x: Tensor) -> torch.dtype:
-    """The type that x is computed in: autocast's, or its own."""
+    """The type that x is computed in: autocast's, which leaves float64 as it is, or its own."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    cast = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if cast else x.dtype
 
 
 def transformed() -> bool:

@@ -77,13 +77,13 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _from_first(path: Path, said: str) -> dict[str, Any]:
-    """Values of version 1, which counted the lines of metrics.jsonl and named no projection."""
+    """Values of version 1, which counted the lines of metrics.jsonl and does not name the projection (None)."""
     run = path.parent.parent
     try:
         values = json.loads(said)
         metrics = read_metrics(run)[: values["metrics"]] if values["metrics"] else []
         if len(metrics) == values["metrics"]:
-            return values | {"metrics": metrics, "project": ""}
+            return values | {"metrics": metrics, "project": None}
         reason = f"{len(metrics)} lines of {values['metrics']}"
     except (OSError, ValueError, LookupError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"

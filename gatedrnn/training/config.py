@@ -128,11 +128,17 @@ class RunConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 
-def read_run_config(path: Path) -> RunConfig:
-    """Read a run's YAML. Raises: ConfigError: unreadable. ArgumentError: an unknown key or a bad value."""
+def read_run_config(path: Path, written: bool = False) -> RunConfig:
+    """Read a run's YAML.
+
+    Args: written: by a run, so that it may hold options that its cell does not read; they are left out.
+    Raises: ConfigError: unreadable. ArgumentError: an unknown key or a bad value.
+    """
     values = read_yaml(path)
     if not isinstance(values, dict | None):
         raise ConfigError(
             str(path), "must hold the sections data, model and training", repr(values), "Write `model:` lines"
         )
+    if written and values and isinstance(values.get("model"), dict):
+        values = values | {"model": LanguageModelConfig.without_unread(values["model"])}
     return from_dict(RunConfig, values or {}, "")

@@ -4,11 +4,8 @@ Dimensions: T time, B batch.
 """
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +27,7 @@ from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.evaluation import Evaluation, evaluate
 from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.penalties import penalties
+from gatedrnn.training.projected import Project, projected
 from gatedrnn.training.run import (
     TOKENS_FOLDER,
     accept_run,
@@ -42,6 +40,7 @@ from gatedrnn.training.run import (
     write_metrics,
 )
 from gatedrnn.training.schedule import gates_at, no_longer_better, plateau, rate, starts_averaging
+from gatedrnn.training.signals import signals
 from gatedrnn.training.state import Progress, check_same, checksum, collect, restore
 
 _EXPLODED_NATS = 100.0
@@ -70,17 +69,6 @@ class Outcome:
     epochs: int
     best_valid_perplexity: float | None
     stopped: str
-
-
-class Project(Protocol):
-    """Parameters by name → what the model is to be used with instead of some of them; its name and memory go into checkpoints."""
-
-    name: str
-    memory: dict[str, Tensor]
-
-    def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Those that differ."""
-        ...
 
 
 def train(
@@ -123,7 +111,7 @@ def train(
         saved = checkpoint.load(folder) if resume and check_begun(folder) else None
         if saved is not None:
             continued(folder, config)
-            check_same(saved[1], corpus, fabric.world_size, "" if project is None else project.name)
+            check_same(*saved, corpus, fabric.world_size, "" if project is None else project.name)
         fabric.barrier()
         if fabric.is_global_zero:
             if saved is None:
@@ -177,12 +165,12 @@ class Loop:
         self.spent = self._mean(self._spent())[0]
         if p.best_nats is not None and self.spent >= 1:
             self.stop = self._budget()
-        with _signals(self):
+        with signals(self):
             while self.stop is None and not self._finished():
                 self._epoch()
         if p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero:
             begun = bool(checkpoints(self.folder))  # a second Ctrl-C may come before the first of them
-            with self._projected():
+            with projected(self.raw, self.project):
                 save_weights(self.folder, self.config.model, self.raw.state_dict(), trained=begun)
         done = p.epoch - 1
         if self.stop is None:
@@ -275,7 +263,7 @@ class Loop:
         states = self.states if training.unit == "stream" else None
         divisor = whole.tokens / self.fabric.world_size
         self.optimizer.zero_grad()
-        with self._projected():
+        with projected(self.raw, self.project):
             output = self.model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
             self.fabric.backward(output.loss + penalties(training, output, lengths_B))
         norm = self.fabric.clip_gradients(
@@ -288,24 +276,6 @@ class Loop:
             self.average.update()
         self.states = [tuple(state.detach() for state in layer) for layer in output.states]
         return float(output.loss.detach())
-
-    @contextmanager
-    def _projected(self) -> Iterator[None]:
-        """The model with its weights projected, if they are to be."""
-        if self.project is None:
-            yield
-            return
-        named = dict(self.raw.named_parameters())
-        kept = {name: (named[name].detach().clone(), value) for name, value in self.project(named).items()}
-        with torch.no_grad():
-            for name, (_, value) in kept.items():
-                named[name].copy_(value)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for name, (dense, _) in kept.items():
-                    named[name].copy_(dense)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.from_numpy(array).contiguous().to(self.fabric.device)
@@ -357,7 +327,7 @@ class Loop:
         best = self.progress.best_nats
         if self.average is not None:
             self.average.swap()
-        with self._projected():
+        with projected(self.raw, self.project):
             size = self.config.training.evaluation_batch_size
             try:
                 result = evaluate(self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=size)
@@ -405,28 +375,6 @@ class Loop:
         if self.fabric.is_global_zero:
             checkpoint.save(self.folder, self.progress.step, tensors, values)
         self.fabric.barrier()
-
-
-@contextmanager
-def _signals(loop: Loop) -> Iterator[None]:
-    """The first Ctrl-C or termination signal ends training after the current step; a second one at once."""
-
-    def end(number: int, frame: object) -> None:
-        if loop.stop is not None:
-            raise KeyboardInterrupt
-        loop.stop = "interrupted"
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        loop.stop = "interrupted"
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:

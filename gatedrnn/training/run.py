@@ -53,7 +53,7 @@ def load_run(folder: Path | str) -> Run:
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(str(folder), "must be a run's folder", "no such folder", "Train one: gatedrnn train")
-    config = read_run_config(folder / CONFIG_FILE)
+    config = read_run_config(folder / CONFIG_FILE, written=True)
     vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
     if len(vocabulary) != config.model.vocabulary_size:
         got = f"{len(vocabulary)} words and model.vocabulary_size={config.model.vocabulary_size}"
@@ -126,7 +126,7 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
     Args: given: keys ("model.cell") that a person set, None for all; every other one is the run's.
     Raises: ArgumentError: a key that may not change differs. ConfigError, CheckpointError: the run's file is damaged.
     """
-    own = to_dict(read_run_config(folder / CONFIG_FILE))
+    own = to_dict(read_run_config(folder / CONFIG_FILE, written=True))
     wanted = to_dict(config)
     every = (f"{section}.{name}" for section, values in wanted.items() for name in values)
     for key in sorted(every if given is None else given):

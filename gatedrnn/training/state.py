@@ -64,7 +64,9 @@ def checksum(tokens: np.ndarray) -> int:
     return total
 
 
-def check_same(values: dict[str, Any], corpus: Corpus, processes: int, project: str) -> None:
+def check_same(
+    tensors: dict[str, Tensor], values: dict[str, Any], corpus: Corpus, processes: int, project: str
+) -> None:
     """Raises ArgumentError if a checkpoint is of another text, projection or number of processes; before anything is written."""
     now = checksum(corpus["train"])
     if values["text"] != now:
@@ -73,7 +75,12 @@ def check_same(values: dict[str, Any], corpus: Corpus, processes: int, project: 
             f"another text (checksum {now}, and {values['text']} before)",
         )
         raise ArgumentError("data.folder", rule, got, "Restore that text, or start another run")
-    if values["project"] != project:
+    if values["project"] is None and (project or any(name.startswith("project.") for name in tensors)):
+        rule, got = "needs a checkpoint that says how the weights are projected", "one of version 1, which does not"
+        raise ArgumentError(
+            "--resume", rule, got, "Start again in another --out, or go on with the version that began it"
+        )
+    if (values["project"] or "") != project:
         rule, got = (
             "must project the weights as the run began",
             f"{project or 'none'}, and {values['project'] or 'none'} before",
@@ -117,6 +124,7 @@ def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) ->
     """Go on from a checkpoint's tensors and values."""
     training = loop.config.training
     groups, precision = values.pop("groups"), values.pop("precision")
+    values["project"] = loop.progress.project  # the same, by `check_same`, where the checkpoint names it
     loop.progress = p = Progress(**values)
     p.base_rate *= training.learning_rate / p.learning_rate
     p.learning_rate = training.learning_rate

@@ -1,5 +1,6 @@
 """Our models in lm-eval: log-probabilities step by step; the registered model where the library is installed."""
 
+import copy
 import json
 import math
 import sys
@@ -10,7 +11,7 @@ import torch
 from terminal import by_steps, record, works
 
 from gatedrnn.cli import harness
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.data import agreement_pairs
 from gatedrnn.training.run import load_run
 
@@ -46,6 +47,15 @@ def test_likelihoods_are_those_of_single_steps(run):
         assert likeliest == (continuation == greedy(run, context, len(continuation)))
     assert [likeliest for _, likeliest in found[-4:]] == [True] * 4 and not all(likeliest for _, likeliest in found)
     assert any(not context for context, _ in pairs[:70]) and found[-1] == (0.0, True)
+
+
+@pytest.mark.parametrize("bias", [math.inf, -math.inf, math.nan])
+def test_a_likelihood_that_is_not_finite_is_refused(run, bias):
+    model = copy.deepcopy(run.model)
+    with torch.no_grad():
+        model.decoder.bias[4:] = bias
+    with pytest.raises(CheckpointError, match=r"log P: must be finite; got NaN or infinity\. The weights are damaged"):
+        harness.likelihoods(model, [([5], [4]), ([], [5])], 1)
 
 
 def test_without_the_library_there_is_one_line(monkeypatch, capsys):

@@ -25,10 +25,12 @@ from harness import (
     make,
     measure,
     same_bits,
+    spied,
 )  # fmt: skip
 from torch.func import functional_call
 
 from gatedrnn import CELLS, Gates
+from gatedrnn.sequence.backends.cpu import operators
 from gatedrnn.sequence.backends.cpu.target import targets
 
 # a machine's targets with vectors of their own: a wider product for bfloat16 leaves float32 as it is
@@ -145,6 +147,27 @@ def test_frozen_weights_and_input(variant):
     expected = measure(layer, "reference", x, states, only="output")
     equal({"x": given.grad, "output": output.detach()}, {"x": expected["gradient of x"], "output": whole["output"]})
     assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+@every_cell
+@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("frozen", [("weight_ih_l0",), ("weight_hh_l0",), ("weight_ih_l0", "weight_hh_l0")])
+def test_biases_learn_beside_frozen_weights_whose_gradients_are_not_computed(variant, frozen, hot, monkeypatch):
+    layer = make(variant, gates=Gates(evaluation_temperature=0.7)) if hot else make(variant)
+    x, states = inputs_for(layer)
+    for name in frozen:
+        getattr(layer, name).requires_grad_(False)
+    calls, found = spied(monkeypatch, operators, "recurrence_backward"), {}
+    for backend in ("cpu", "reference"):
+        layer.backend = backend
+        output, _ = call(layer, x, states, lengths=RAGGED[B])
+        (output * torch.randn(output.shape, generator=torch.Generator().manual_seed(3))).sum().backward()
+        found[backend] = {name: p.grad for name, p in layer.named_parameters() if p.grad is not None}
+        layer.zero_grad()
+    equal(found["cpu"], found["reference"])
+    assert found["cpu"].keys() == {name for name, _ in layer.named_parameters()} - set(frozen)
+    ((*_, need_w, need_u, need_bias, _, _),) = calls
+    assert (need_w, need_u, need_bias) == ("weight_ih_l0" not in frozen, "weight_hh_l0" not in frozen, True)
 
 
 @every_cell

@@ -12,6 +12,7 @@ import torch
 from numba.core import types
 
 from gatedrnn.sequence.backends.cpu import build, memory, team
+from gatedrnn.sequence.backends.cpu.direct import multiply_direct
 from gatedrnn.sequence.backends.cpu.product import (
     ceil_div,
     depth,
@@ -80,16 +81,30 @@ def _forward_product(M, N, K, shift, scaled, lda, ldb, ldc, add, panel, tall, ro
     restore(own_edge)
 
 
+def _direct_product(M, N, K, shift, scaled, lda, ldc, back, A, W, scale, C):
+    multiply_direct(A, lda, M, W, K, N, shift, scale, scaled, C, ldc, thread(), threads(), back)
+
+
 @functools.cache
-def compiled(name, kind):
+def compiled(name, kind, direct=False):
     """The address of the product, and the names of its arguments, for a target and precision."""
     team.link()
     target = targets()[name]
     real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
     packed = {"bf16": Ptr(types.uint32, target.lanes), "split": Ptr(types.int32, target.lanes)}.get(kind, real)
-    function = _forward_product if kind == "split" else _product
+    function = _direct_product if direct else _forward_product if kind == "split" else _product
     names = list(inspect.signature(function).parameters)
-    pointers = {"A": real, "B": real, "scale": real, "P": packed, "C": real, "sums": real, "edge": real, "left": packed}
+    pointers = {
+        "A": real,
+        "B": real,
+        "W": real,
+        "scale": real,
+        "P": packed,
+        "C": real,
+        "sums": real,
+        "edge": real,
+        "left": packed,
+    }
     arguments = [pointers.get(argument, types.intp) for argument in names]
     code = build.compile_entry(function, arguments, target, tile_module(target, kind))
     return build.load(code, "entry", target), names
@@ -276,3 +291,44 @@ def test_bfloat16_rounds_to_the_nearest_even(name):
     assert torch.equal(C.diagonal(), values.bfloat16().float())
     C, _ = multiplied(name, "bf16", ones, torch.diag(values), right_transposed=True)
     assert torch.equal(C.diagonal(), values.bfloat16().float())
+
+
+def directly(name, A, W, add, *, scale=None, shift=0, back=False, team_size=1):
+    """C of a weight that is not packed, after what lies around every matrix was found untouched."""
+    (M, K), N = A.shape, len(W)
+    kind = "f64" if A.dtype == torch.float64 else "f32"
+    a, w, c, scales = (
+        matrix(A, K + 3),
+        matrix(W, K),
+        matrix(add, N + 2),
+        matrix(add[:1] if scale is None else scale[None], N),
+    )
+    address, names = compiled(name, kind, direct=True)
+    values = {
+        "M": M, "N": N, "K": K, "shift": shift, "scaled": scale is not None, "lda": K + 3, "ldc": N + 2, "back": back, "A": a[1],
+        "W": w[1], "scale": scales[1], "C": c[1],
+    }  # fmt: skip
+    given = [values[argument] for argument in names]
+    arguments = array.array("q", [v.data_ptr() if isinstance(v, torch.Tensor) else int(v) for v in given])
+    team.run(address, arguments, team_size)
+    assert all(untouched(*memory) for memory in (a, w, c))
+    assert torch.equal(a[1], A) and torch.equal(w[1], W)
+    return c[1].clone()
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+@pytest.mark.parametrize("name", WIDTHS.values())
+def test_a_row_of_a_direct_product_depends_on_no_other_row_thread_or_order(name, kind):
+    torch.manual_seed(7)
+    for M, N, K in [(1, 1, 1), (1, 12, 16), (2, 13, 5), (3, 24, 31), (8, 48, 33), (9, 50, 100), (30, 97, 130)]:
+        A, W, add, factors = drawn(kind, M, K), drawn(kind, N, K), drawn(kind, M, N), drawn(kind, N)
+        for scale, shift in ((None, 0), (factors, 0), (None, N // 3), (factors, N - 1)):
+            given = {"scale": scale, "shift": shift}
+            C = directly(name, A, W, add, **given)
+            exact, bound = expected(kind, A, W, add=add, right_transposed=True, **given)
+            assert ((C - exact).abs() <= bound).all(), (M, N, K, shift)
+            assert torch.equal(C, directly(name, A, W, add, back=True, **given))
+            rows = [directly(name, A[m : m + 1], W, add[m : m + 1], **given) for m in range(M)]
+            assert torch.equal(C, torch.cat(rows)), (M, N, K, shift)
+            if team._openmp() is not None:
+                assert torch.equal(C, directly(name, A, W, add, team_size=2, **given))

@@ -6,6 +6,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from gatedrnn import CELLS, Gates, Recurrent
+from gatedrnn.core.errors import ArgumentError
 
 VARIANTS = [
     ("rnn", {}),
@@ -250,6 +251,28 @@ def test_bfloat16_autocast_keeps_float32_states(cell, options, lengths, given):
         close(final.float(), expected_final, atol=0.05)
     output.float().square().sum().backward()
     assert all(torch.isfinite(gradient).all() for gradient in parameter_gradients(layer).values())
+
+
+@every_cell
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_autocast_leaves_float64_as_it_is(cell, options, backend, dtype):
+    layer, x = make(cell, options, D, H, 2, backend=backend), torch.randn(T, B, D, dtype=torch.float64)
+    for states in (None, states_for(layer)):
+        expected, expected_finals, _ = run(layer, x, states)
+        with torch.autocast("cpu", dtype):
+            output, finals, _ = run(layer, x, states)
+        close([output, *finals], [expected, *expected_finals])  # types included
+
+
+@pytest.mark.parametrize(("weights", "given"), [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+def test_autocast_does_not_mix_float64_with_another_type(weights, given):
+    layer, x = make("lstm", {}, dtype=weights), torch.randn(T, B, D, dtype=given)
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(ArgumentError, match=f"weights' type {weights}; got {given}"),
+    ):
+        layer(x)
 
 
 @every_cell

@@ -12,7 +12,8 @@ from torch.nn.utils import parametrizations, prune
 from gatedrnn import Gates, Recurrent
 
 from .calls import Change
-from .calls_layer import Bench, Finding, Sub, SubParameter, where
+from .calls_bench import Bench
+from .calls_tensors import Finding, Sub, SubParameter, where
 
 OPTIMISERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.3),

@@ -15,7 +15,10 @@ from gatedrnn import LanguageModel, LanguageModelConfig
 from gatedrnn.core.errors import GatedRNNError
 
 from .calls import ModelCase, Score
-from .calls_layer import Bench, Finding, Values, compare, equal, error_of, ours, precision, restride, where
+from .calls_bench import Bench
+from .calls_change import change
+from .calls_expected import compare, precision
+from .calls_tensors import Finding, Values, equal, error_of, ours, restride, where
 
 
 class ModelBench:
@@ -25,7 +28,8 @@ class ModelBench:
         torch.manual_seed(case.seed % (1 << 40))
         config = LanguageModelConfig(
             vocabulary_size=case.vocabulary, cell=case.cell, embedding_size=case.sizes[-1], hidden_sizes=case.sizes,
-            tied=case.tied, chunk_size=1, input_dropout=0.0, hidden_dropout=0.0, output_dropout=0.0,
+            tied=case.tied, input_dropout=0.0, hidden_dropout=0.0, output_dropout=0.0,
+            **({"chunk_size": 1} if case.cell == "onlstm" else {}),
         )  # fmt: skip
         self.case, self.dtype = case, getattr(torch, case.dtype)
         self.model = LanguageModel(config).to(self.dtype).eval()
@@ -258,8 +262,6 @@ def run_model(case: ModelCase) -> None:
         bench = ModelBench(case)
     except GatedRNNError as error:
         raise Finding("refused", where(error)) from error
-    from .calls_change import change
-
     for entry in case.program:
         if isinstance(entry, Score):
             run_score(bench, entry)

@@ -84,8 +84,9 @@ def serve() -> None:
 
     warnings.simplefilter("ignore")
     from .calls import ModelCase, read
-    from .calls_layer import Finding, run_case, where
+    from .calls_layer import run_case
     from .calls_model import run_model
+    from .calls_tensors import Finding, where
 
     for line in sys.stdin:
         case, found = read(line), None
@@ -138,7 +139,10 @@ def signature(kind: str, detail: str) -> str:
 def hard(case: Any) -> bool:
     """Whether a number near a threshold may honestly fall on either side: such a case must fail with other numbers too."""
     gates = dict(getattr(case, "gates", None) or ())
-    return bool(gates.get("straight_through")) or "relu" in str(case)
+    relu = "relu" in str(case) or (
+        case.cell == "rnn" and "other=True" in str(case)
+    )  # the second layer's, where not the first's
+    return bool(gates.get("straight_through")) or relu
 
 
 def examine(worker: Worker, case: Any) -> tuple[str, str] | None:

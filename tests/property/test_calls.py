@@ -62,6 +62,20 @@ CASES = {
     "a negated view as weight": Case(1, (Change("neg"), AGAIN, Call(mode="grad"))),
     "a sparse state": Case(1, (Call(states=True, wrong="hx_sparse"),)),
     "one bias alone": Case(1, (Change("delete_bias"), AGAIN)),
+    "float64 under autocast": Case(1, (Call(autocast="bfloat16", states=True, mode="grad"),), dtype="float64"),
+    "float64 under autocast, by the reference": Case(
+        1, (Call(autocast="bfloat16"),), dtype="float64", backend="reference"
+    ),
+    "a model in float64 under autocast": ModelCase(1, (Score(autocast="bfloat16", mode="grad"),), dtype="float64"),
+    "an input of a tensor subclass": Case(1, (Call(strides="two_tensor", mode="grad"),)),
+    "a packed input of a tensor subclass": Case(1, (Call(strides="two_tensor", mode="grad", layout="packed_sorted"),)),
+    "torch.func.grad of pruned weights": Case(1, (Change("prune_all"), Call(wrap="func_grad", mode="grad"))),
+    "a parametrisation that PyTorch has not": Case(1, (Change("orthogonal"), AGAIN), dtype="float16"),
+    "a chaotic recurrence": Case(
+        1, (Change("functional_edit", 1), Call(steps=70)), cell="rnn", hidden=257, dtype="float64"
+    ),
+    "a backend that cannot be compiled whole": Case(1, (Call(wrap="compile_full"),), backend="torch"),
+    "re-entrant checkpointing": Case(1, (Call(wrap="reentrant", mode="grad", states=True),)),
     "only ignored targets": ModelCase(1, (Score(mode="grad", ids="all_ignored"),)),
     "a class of -inf, ignored targets": ModelCase(1, (Score(steps=40, batch=1, ids="ignored", values="-inf_bias"),)),
 }

@@ -8,6 +8,8 @@ import torch
 import yaml
 
 from gatedrnn import CELLS, ArgumentError, CheckpointError, GatedRNNError, Gates
+from gatedrnn.core.checksums import accept
+from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate
 from gatedrnn.sequence.compressed import CompressedWeight
 from gatedrnn.sequence.forms import Block
@@ -18,7 +20,8 @@ TOKENS = torch.randint(0, V, (7, 3), generator=torch.Generator().manual_seed(0))
 
 
 def config(**changes):
-    fields = {"vocabulary_size": V, "embedding_size": E, "hidden_sizes": (8, E), "chunk_size": 2} | QUIET
+    own = {"chunk_size": 2} if changes.get("cell", "onlstm") == "onlstm" else {}
+    fields = {"vocabulary_size": V, "embedding_size": E, "hidden_sizes": (8, E)} | own | QUIET
     return LanguageModelConfig(**fields | changes)
 
 
@@ -277,12 +280,40 @@ def test_weights_that_are_not_finite(tmp_path, value):
         ({"hidden_sizes": [8, 0]}, r"^model\.hidden_sizes: must be a positive integer; got 0"),
         ({"vocabulary_size": None}, r"^model\.vocabulary_size: must be set"),
         ({"chunk_size": 4}, r"must divide hidden_size; got hidden_size=6, chunk_size=4\. Try 2 or 3\."),
+        ({"cell": [1], "gates": {}}, r"^model\.cell: must be a word; got \[1\]"),
     ],
 )
 def test_wrong_configuration(saved, change, message):
     rewrite(saved, lambda model: model.update(change))
     with pytest.raises(ArgumentError, match=message):
         LanguageModel.from_pretrained(saved)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"cell": "gru", "chunk_size": 7},
+            r"^model\.chunk_size: is read by onlstm only; got 7 with cell=gru\. Leave it",
+        ),
+        ({"reset_after": False}, r"^model\.reset_after: is read by gru only; got False with cell=onlstm\."),
+        (
+            {"cell": "rnn", "gates": Gates(0.5)},
+            r"^model\.gates: needs a cell with gates to perturb; got Gates\(.*cell=rnn",
+        ),
+    ],
+)
+def test_what_the_cell_does_not_read_is_refused_and_may_stand_in_a_folder(tmp_path, fields, message):
+    with pytest.raises(ArgumentError, match=message):
+        LanguageModelConfig(**fields)
+    odd = {key: to_dict(value) if key == "gates" else value for key, value in fields.items()}
+    with pytest.raises(ArgumentError, match=message):
+        from_dict(LanguageModelConfig, odd, "model")
+    model = make(cell=fields.get("cell", "onlstm"))
+    model.save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda section: section.update(odd))
+    accept(tmp_path, ["config.yaml"])
+    assert LanguageModel.from_pretrained(tmp_path).config == model.config
 
 
 # what a forward refuses

@@ -463,6 +463,14 @@ def test_deepcopy_and_pickle(name):
         assert not torch.equal(other(X)[0], output) and torch.equal(layer(X)[0], output)
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_an_error_says_the_same_where_one_graph_is_wanted(backend):
+    rule, got = ("input_size=5", "[4, 3, 4]") if backend == "auto" else ("cannot run", "would unroll")
+    compiled = torch.compile(LSTM(D, H, backend=backend), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match=re.escape(rule) + ".*" + re.escape(got)):  # wrapped in one of Dynamo's
+        compiled(X[..., :-1] if backend == "auto" else X)
+
+
 @pytest.mark.parametrize("make", [lambda: LSTM(D, H), lambda: ONLSTM(D, H, chunk_size=2)], ids=["lstm", "onlstm"])
 def test_compiles_as_one_graph(make):
     layer = make()

@@ -255,6 +255,18 @@ def test_half_types_come_near_float32(dtype, tolerance, autocast):
         assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max()
 
 
+def test_autocast_leaves_float64_as_it_is():
+    exact, targets = leaves(torch.float64), some_targets()
+    expected = chunked_cross_entropy(*exact, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        value = chunked_cross_entropy(*exact, targets)
+    found = zip(
+        [value, *torch.autograd.grad(value, exact)], [expected, *torch.autograd.grad(expected, exact)], strict=True
+    )
+    for ours, theirs in found:
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+
+
 def test_a_scaled_loss_in_float16_neither_overflows_nor_vanishes():
     """A GradScaler starts at 65,536, above float16's largest number; a gradient divided by N is below its least."""
     targets = torch.randint(0, 5000, (2000,), generator=torch.Generator().manual_seed(3))

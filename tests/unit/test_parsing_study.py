@@ -29,9 +29,8 @@ WORDS, EOS = 30, 1
 
 def make_model(cell="onlstm", sizes=(8, 12, 8), seed=0):
     torch.manual_seed(seed)
-    config = LanguageModelConfig(
-        vocabulary_size=WORDS, cell=cell, embedding_size=8, hidden_sizes=sizes, chunk_size=2, tied=sizes[-1] == 8
-    )
+    own, tied = {"chunk_size": 2} if cell == "onlstm" else {}, sizes[-1] == 8
+    config = LanguageModelConfig(WORDS, cell=cell, embedding_size=8, hidden_sizes=sizes, tied=tied, **own)
     model = LanguageModel(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)

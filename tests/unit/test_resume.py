@@ -26,7 +26,9 @@ from gatedrnn.training.run import checkpoints, continued, locked, read_metrics
 from gatedrnn.training.schedule import no_longer_better, rate, starts_averaging
 
 MODEL = LanguageModelConfig(cell="onlstm", embedding_size=8, hidden_sizes=(12, 8), chunk_size=2, weight_dropout=0.2)
-NOISY = replace(MODEL, cell="g2lstm", embedding_dropout=0.1, gates=Gates(temperature=0.9, noise_probability=0.5))
+NOISY = replace(
+    MODEL, cell="g2lstm", chunk_size=10, embedding_dropout=0.1, gates=Gates(temperature=0.9, noise_probability=0.5)
+)
 TRAINING = TrainingConfig(
     epochs=3, batch_size=4, sequence_length=10, learning_rate=0.02, device="cpu", checkpoint_minutes=1e-9
 )
@@ -48,7 +50,7 @@ SETTINGS = {
     "adamw, cosine": (MODEL, {"optimizer": "adamw", "schedule": "cosine", "warmup_steps": 5, "weight_decay": 0.1}),
     "sentences": (MODEL, {"unit": "sentence", "batch_size": 3, "activation_penalty": 1.0, "temporal_penalty": 1.0}),
     "awd": (NOISY, AWD),
-    "gru": (replace(MODEL, cell="gru"), {"epochs": 2}),
+    "gru": (replace(MODEL, cell="gru", chunk_size=10), {"epochs": 2}),
 }
 TIMES = ("seconds", "tokens_per_second")
 
@@ -245,6 +247,30 @@ def test_a_first_version_s_run_without_its_metrics_or_with_damage_is_refused(cor
         checkpoint._read(newest)
 
 
+@pytest.mark.parametrize("memory", [{}, {"a": torch.zeros(2)}])
+def test_a_first_version_s_run_of_projected_weights_is_refused(memory, corpus, tmp_path):
+    class Halves:
+        name = "halves"
+
+        def __init__(self):
+            self.memory = memory
+
+        def __call__(self, weights):
+            return {}
+
+    config, run = config_for("adam", epochs=1), tmp_path / "run"
+    train(config, corpus, run, Quiet(), project=Halves())
+    as_version_1(run)
+    before = weights(run)
+    rule = (
+        r"^--resume: needs a checkpoint that says how the weights are projected; got one of version 1, .*another --out"
+    )
+    for project in (Halves(), None) if memory else (Halves(),):  # that it was projected shows in its memory alone
+        with pytest.raises(ArgumentError, match=rule):
+            train(config_for("adam"), corpus, run, Quiet(), resume=True, project=project)
+    assert weights(run) == before
+
+
 def test_the_last_two_whole_checkpoints_are_kept(tmp_path):
     for step in (1, 2, 9):
         checkpoint.save(tmp_path, step, {"a": torch.zeros(2)}, {"step": step})
@@ -266,7 +292,7 @@ def test_a_run_of_another_configuration_or_projection_is_refused(corpus, tmp_pat
     train(config, corpus, tmp_path / "run", Quiet())
     before = weights(tmp_path / "run")
     with pytest.raises(ArgumentError, match=r"model\.cell: must be as in the run; got 'lstm', and 'onlstm' in the run"):
-        other = replace(config.model, cell="lstm")
+        other = replace(config.model, cell="lstm", chunk_size=10)
         train(replace(config, model=other), corpus, tmp_path / "run", Quiet(), resume=True)
     with pytest.raises(ArgumentError, match=r"must project the weights as the run began; got halves, and none before"):
         train(config_for("adam"), corpus, tmp_path / "run", Quiet(), resume=True, project=Halves())

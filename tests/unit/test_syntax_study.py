@@ -61,6 +61,31 @@ def test_shared_prefixes_change_nothing(model, vocabulary, monkeypatch):
     assert log_probabilities(model, [], 1) == []
 
 
+@torch.no_grad()
+def test_a_very_long_sentence_takes_few_calls(model, vocabulary, monkeypatch):
+    from gatedrnn.studies.syntax import pairs
+
+    generator = torch.Generator().manual_seed(3)
+    one, other = torch.randint(2, len(vocabulary), (2, 3000), generator=generator).tolist()
+    sentences = [one, one[:2000] + other[2000:], one[:700], [3, 2], other]
+    calls, forward = [], model.forward
+    monkeypatch.setattr(model, "forward", lambda *given: calls.append(1) or forward(*given))
+    for logits in (pairs._LOGITS, 900 * len(vocabulary)):
+        monkeypatch.setattr(pairs, "_LOGITS", logits)
+        calls.clear()
+        found = log_probabilities(model, sentences, 1)
+        assert len(calls) <= 20
+        for ids, score in zip(sentences, found, strict=True):
+            logits_TV = forward(torch.tensor([1, *ids])[:, None]).logits[:, 0]
+            targets_T = torch.tensor([*ids, 1])
+            assert score == pytest.approx(
+                float(logits_TV.log_softmax(-1).gather(1, targets_T[:, None]).sum()), rel=1e-9
+            )
+        (scores,) = next_word_log_probabilities(model, [one], [[2, 3]], 1)
+        expected = forward(torch.tensor([1, *one])[:, None]).logits[-1, 0].log_softmax(-1)[2:4]
+        assert scores == pytest.approx(expected.tolist(), rel=1e-9)
+
+
 def test_pairs_are_judged_skipped_and_counted_apart(model, vocabulary):
     pairs = [
         pair("the author laughs", "the author laugh"),

@@ -22,7 +22,7 @@ from gatedrnn.training.loop import train
 from gatedrnn.training.run import accept_run, load_run, read_metrics
 
 MODEL = LanguageModelConfig(
-    cell="lstm", embedding_size=8, hidden_sizes=(8,), chunk_size=2, input_dropout=0, hidden_dropout=0, output_dropout=0
+    cell="lstm", embedding_size=8, hidden_sizes=(8,), input_dropout=0, hidden_dropout=0, output_dropout=0
 )
 TRAINING = TrainingConfig(epochs=3, batch_size=4, sequence_length=10, learning_rate=0.05, device="cpu")
 
@@ -59,10 +59,13 @@ def make_corpus(folder, train_text, valid_text, repeat=25):
 
 def run(corpus, folder, display=None, model=None, **training):
     display = display or Recorder()
-    outcome = train(
-        RunConfig(DataConfig(), replace(MODEL, **(model or {})), replace(TRAINING, **training)), corpus, folder, display
-    )
-    return outcome, display
+    config = RunConfig(DataConfig(), changed(**(model or {})), replace(TRAINING, **training))
+    return train(config, corpus, folder, display), display
+
+
+def changed(**fields):
+    """`MODEL` with other fields; of ON-LSTM, chunks that divide its layers."""
+    return replace(MODEL, **({"chunk_size": 2} if fields.get("cell") == "onlstm" else {}) | fields)
 
 
 def weights(folder):
@@ -286,7 +289,7 @@ def test_a_model_that_cannot_be_built_leaves_no_folder(corpus, tmp_path):
 def make_stream(n=57, cell="onlstm"):
     torch.manual_seed(3)
     words = Vocabulary([UNK, EOS, *"abcdefgh"])
-    model = LanguageModel(replace(MODEL, cell=cell, vocabulary_size=len(words), output_dropout=0.5))
+    model = LanguageModel(changed(cell=cell, vocabulary_size=len(words), output_dropout=0.5))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.8)
     return model, np.random.default_rng(0).integers(0, 10, n).astype(np.int32), words

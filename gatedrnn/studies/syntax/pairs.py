@@ -1,10 +1,10 @@
 """Minimal pairs by log-probability; what sentences begin with alike is read once.
 
-Dimensions: N prefixes of one length, S sentences, V vocabulary.
+Dimensions: T time, N prefixes of one length, S sentences, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor
@@ -36,31 +36,43 @@ def log_probabilities(model: LanguageModel, sentences: Sequence[list[int]], eos:
 
 @torch.no_grad()
 def _together(model: LanguageModel, sentences: list[tuple[int, ...]], eos: int) -> list[float]:
-    """log P of sorted token sequences after `<eos>`, word by word: prefixes [N] are read, each with its parent's state."""
-    device = model.embedding.weight.device
+    """log P of sorted token sequences after `<eos>`: prefixes [N] are read, each with its parent's state.
+
+    One call reads up to where the next sentence ends or two part, so that a very long one takes few calls.
+    """
+    device, vocabulary_size = model.embedding.weight.device, model.embedding.num_embeddings
     totals = torch.zeros(len(sentences), dtype=torch.float64)
     alive = torch.arange(len(sentences))  # sentences that go on [S], and the prefix of each
-    node, tokens, states = torch.zeros_like(alive), torch.tensor([eos]), None
+    node, tokens_N, states, start = torch.zeros_like(alive), torch.tensor([eos]), None, 0
     with evaluating(model):
-        for position in range(max(map(len, sentences))):
-            output = model(tokens[None].to(device), states)
-            logits_NV = output.logits[0]
-            following = torch.tensor([sentences[k][position] for k in alive])
-            chosen = logits_NV[node.to(device), following.to(device)].double().cpu()
-            totals[alive] += chosen - _whole(logits_NV)[node]
-            on = torch.tensor([len(sentences[k]) > position + 1 for k in alive])
-            alive, node, following = alive[on], node[on], following[on]
-            if not len(alive):
-                break
-            pairs, node = torch.unique_consecutive(torch.stack((node, following)), dim=1, return_inverse=True)
-            parents, tokens = pairs
-            states = [tuple(state[:, parents.to(device)] for state in layer) for layer in output.states]
+        for place in sorted({len(ids) for ids in sentences} | {_parting(*both) + 1 for both in pairwise(sentences)}):
+            while start < place:
+                end = min(place, start + max(1, _LOGITS // (len(tokens_N) * vocabulary_size)))
+                targets_TS = torch.tensor([sentences[k][start:end] for k in alive]).t()
+                first_N = torch.searchsorted(node, torch.arange(len(tokens_N)))
+                inputs_TN = torch.cat((tokens_N[None], targets_TS[:-1, first_N]))
+                output = model(inputs_TN.to(device), states)
+                steps = torch.arange(end - start)[:, None]
+                chosen_TS = output.logits[steps.to(device), node.to(device), targets_TS.to(device)].double().cpu()
+                totals[alive] += (chosen_TS - _whole(output.logits)[:, node]).sum(0)
+                on = torch.tensor([len(sentences[k]) > end for k in alive])
+                alive, node, following = alive[on], node[on], targets_TS[-1, on]
+                pairs, node = torch.unique_consecutive(torch.stack((node, following)), dim=1, return_inverse=True)
+                parents, tokens_N = pairs
+                states = [tuple(state[:, parents.to(device)] for state in layer) for layer in output.states]
+                start = end
     return finite("log P", totals).tolist()
 
 
-def _whole(logits_NV: Tensor) -> Tensor:
-    """log Σ exp of each row, in float64."""
-    return torch.cat([part.double().logsumexp(-1) for part in logits_NV.split(256)]).cpu()
+def _parting(one: Sequence[int], other: Sequence[int]) -> int:
+    """The first place in which they differ."""
+    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _whole(logits_TNV: Tensor) -> Tensor:
+    """log Σ exp over the vocabulary, float64 [T, N]."""
+    rows = logits_TNV.flatten(0, 1).split(256)
+    return torch.cat([row.double().logsumexp(-1) for row in rows]).cpu().view(logits_TNV.shape[:2])
 
 
 def next_word_log_probabilities(
@@ -71,8 +83,11 @@ def next_word_log_probabilities(
         if not choices:
             raise ArgumentError("next_word_log_probabilities", "must have a word to choose", 0, "Skip the pair")
         with torch.no_grad(), evaluating(model):
-            tokens = torch.tensor([eos, *prefix], device=model.embedding.weight.device)[:, None]
-            logits_V = model(tokens).logits[-1, 0].double()
+            tokens, states = torch.tensor([eos, *prefix], device=model.embedding.weight.device)[:, None], None
+            *before, last = tokens.split(max(1, _LOGITS // model.embedding.num_embeddings))
+            for window in before:
+                states = model(window, states).states
+            logits_V = model(last, states).logits[-1, 0].double()
         yield finite("log P", logits_V.log_softmax(-1)[choices]).tolist()
 
 

@@ -4,139 +4,137 @@ A sum runs over K in one order, whatever the number of rows and the thread: a ro
 Dimensions: M rows, N columns (rows of the weight), K inner; ld… the distance between rows.
 """
 
+from typing import Any
+
+from llvmlite import ir
 from numba import njit
+from numba.core import cgutils, types
 
-from gatedrnn.sequence.backends.cpu.lanewise import fma, total
-from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat
+from gatedrnn.sequence.backends.cpu.lanewise import fused
+from gatedrnn.sequence.backends.cpu.product import ceil_div, share
+from gatedrnn.sequence.backends.cpu.simd import I64, intrinsic, loaded
+from gatedrnn.sequence.backends.cpu.sizes import LINE
+from gatedrnn.sequence.backends.cpu.tiling import fetch_to_read
+
+_COLUMNS = 12  # at once: as many streams of memory as one row needs to read fast
+_HALF = _COLUMNS // 2  # for two rows: sums that fit 16 registers
+_FETCHING = 4  # pairs of rows from which on the next columns are fetched meanwhile; fewer would only wait for memory
 
 
 @njit
-def multiply_direct(A, lda, M, W, K, N, shift, scale, scaled, C, ldc, begin, end):
-    """C[m, n] += scale[n] · Σ_k A[m, k] W[n + shift, k] for columns begin … end − 1; the last columns are W's first rows."""
-    n = begin
-    while n < end:
-        row = n + shift if n + shift < N else n + shift - N
-        w, c = W + row * K, C + n
-        wide = 8 if n + 8 <= end and row + 8 <= N else 1
-        if wide == 8:
-            for m in range(0, M - M % 4, 4):
-                for j in range(0, 8, 2):
-                    _four_by_two(A + m * lda, lda, w + j * K, K, scale + (n + j), scaled, c + (m * ldc + j), ldc)
-            m = M - M % 4
-            if M - m >= 2:
-                for j in range(0, 8, 4):
-                    _two_by_four(A + m * lda, lda, w + j * K, K, scale + (n + j), scaled, c + (m * ldc + j), ldc)
-                m += 2
-            if m < M:
-                _one_by_eight(A + m * lda, w, K, scale + n, scaled, c + m * ldc)
+def multiply_direct(A, lda, M, W, K, N, shift, scale, scaled, C, ldc, q, parts, back):
+    """C[m, n] += scale[n] · Σ_k A[m, k] W[n + shift, k]; the last columns are W's first rows.
+
+    q, parts: this thread, of so many, which share the columns. back: from its last columns to its first.
+    """
+    groups = ceil_div(N, _COLUMNS)
+    first, last = share(groups, q, parts), share(groups, q + 1, parts)
+    for i in range(last - first if M else 0):
+        n0 = (last - 1 - i if back else first + i) * _COLUMNS
+        n1 = min(N, n0 + _COLUMNS)
+        row = n0 + shift if n0 + shift < N else n0 + shift - N
+        if n1 - n0 == _COLUMNS and row + _COLUMNS <= N:
+            _columns(A, lda, M, W + row * K, K, scale + n0, scaled, C + n0, ldc, back)
         else:
-            for m in range(M):
-                x = _sum(A + m * lda, w, K)
-                c[m * ldc] = c[m * ldc] + (x * scale[n] if scaled else x)
-        n += wide
-
-
-@njit(forceinline=True)
-def _sum(a, w, K):
-    W = lanes(a)
-    x = splat(a, 0.0)
-    for k in range(0, K - W + 1, W):
-        x = fma(load(a + k, W), load(w + k, W), x)
-    if K % W:
-        x = fma(load(a + (K - K % W), K % W), load(w + (K - K % W), K % W), x)
-    return total(x)
-
-
-@njit(forceinline=True)
-def _step8(a, w, K, n, x0, x1, x2, x3, x4, x5, x6, x7):
-    v = load(a, n)
-    return (
-        fma(v, load(w, n), x0), fma(v, load(w + K, n), x1), fma(v, load(w + 2 * K, n), x2),
-        fma(v, load(w + 3 * K, n), x3), fma(v, load(w + 4 * K, n), x4), fma(v, load(w + 5 * K, n), x5),
-        fma(v, load(w + 6 * K, n), x6), fma(v, load(w + 7 * K, n), x7),
-    )  # fmt: skip
-
-
-@njit(forceinline=True)
-def _put(c, x, scale, n, scaled):
-    c[n] = c[n] + (x * scale[n] if scaled else x)
+            for n in range(n0, n1):
+                row = n + shift if n + shift < N else n + shift - N
+                w, m = W + row * K, M - M % 6
+                for r in range(0, m, 6):
+                    _six_by_one(A + r * lda, lda, w, K, scale + n, scaled, C + (r * ldc + n), ldc)
+                for r in range(m, M):
+                    _one_by_one(A + r * lda, lda, w, K, scale + n, scaled, C + (r * ldc + n), ldc)
 
 
 @njit
-def _one_by_eight(a, w, K, scale, scaled, c):
-    W = lanes(a)
-    z = splat(a, 0.0)
-    x0, x1, x2, x3, x4, x5, x6, x7 = z, z, z, z, z, z, z, z
-    for k in range(0, K - W + 1, W):
-        x0, x1, x2, x3, x4, x5, x6, x7 = _step8(a + k, w + k, K, W, x0, x1, x2, x3, x4, x5, x6, x7)
-    if K % W:
-        k = K - K % W
-        x0, x1, x2, x3, x4, x5, x6, x7 = _step8(a + k, w + k, K, K % W, x0, x1, x2, x3, x4, x5, x6, x7)
-    _put(c, total(x0), scale, 0, scaled)
-    _put(c, total(x1), scale, 1, scaled)
-    _put(c, total(x2), scale, 2, scaled)
-    _put(c, total(x3), scale, 3, scaled)
-    _put(c, total(x4), scale, 4, scaled)
-    _put(c, total(x5), scale, 5, scaled)
-    _put(c, total(x6), scale, 6, scaled)
-    _put(c, total(x7), scale, 7, scaled)
+def _columns(A, lda, M, w, K, scale, scaled, C, ldc, back):
+    """The product for `_COLUMNS` columns; of many rows, it also fetches the columns that come next."""
+    pairs = M // 2
+    after = w + (-_COLUMNS if back else _COLUMNS) * K
+    part = ceil_div(_HALF * K, pairs) if pairs >= _FETCHING else 0
+    for j in range(0, _COLUMNS if pairs else 0, _HALF):
+        for i in range(pairs):
+            for k in range(i * part, (i + 1) * part, LINE):
+                fetch_to_read((after if j else w + _HALF * K) + k)
+            _two_by_six(A + 2 * i * lda, lda, w + j * K, K, scale + j, scaled, C + (2 * i * ldc + j), ldc)
+    if M % 2:
+        _one_by_twelve(A + (M - 1) * lda, lda, w, K, scale, scaled, C + (M - 1) * ldc, ldc)
 
 
-@njit(forceinline=True)
-def _step42(a, lda, w, K, n, x0, x1, x2, x3, y0, y1, y2, y3):
-    u, v = load(w, n), load(w + K, n)
-    p, q, r, s = load(a, n), load(a + lda, n), load(a + 2 * lda, n), load(a + 3 * lda, n)
-    return (
-        fma(p, u, x0), fma(q, u, x1), fma(r, u, x2), fma(s, u, x3),
-        fma(p, v, y0), fma(q, v, y1), fma(r, v, y2), fma(s, v, y3),
-    )  # fmt: skip
+def _block(rows: int, columns: int) -> Any:
+    """The product of so many rows of A and of the weight, held in registers."""
+
+    def block(tyctx: Any, a: Any, lda: Any, w: Any, K: Any, scale: Any, scaled: Any, c: Any, ldc: Any) -> Any:
+        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, lda, w, K, scale, scaled, c, ldc = args
+            fe_type, zero = sig.args[0], ir.Constant(context.get_value_type(sig.args[0].vec), None)
+            sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(columns)] for _ in range(rows)]
+
+            def row(start: Any, distance: Any, i: int) -> Any:
+                return builder.gep(start, [builder.mul(distance, I64(i))])
+
+            def step(k: Any, n: Any) -> None:
+                left = [loaded(context, builder, fe_type, builder.gep(row(a, lda, i), [k]), n) for i in range(rows)]
+                for j in range(columns):
+                    right = loaded(context, builder, fe_type, builder.gep(row(w, K, j), [k]), n)
+                    for x, sums_of_row in zip(left, sums, strict=True):
+                        builder.store(fused(builder, x, right, builder.load(sums_of_row[j])), sums_of_row[j])
+
+            rest = builder.srem(K, I64(fe_type.lanes))
+            whole = builder.sub(K, rest)
+            with cgutils.for_range_slice(builder, I64(0), whole, I64(fe_type.lanes), I64) as (k, _):
+                step(k, I64(fe_type.lanes))
+            with builder.if_then(builder.icmp_signed(">", rest, I64(0))):
+                step(whole, rest)
+            totals = [_totals(builder, [builder.load(x) for x in sums_of_row]) for sums_of_row in sums]
+            with builder.if_else(builder.icmp_signed("!=", scaled, I64(0))) as (factors, none):
+                for branch, factor in ((factors, scale), (none, None)):
+                    with branch:
+                        for i in range(rows):
+                            _add(builder, row(c, ldc, i), factor, totals[i])
+            return context.get_dummy_value()
+
+        i = types.intp
+        return types.void(a, i, w, i, scale, i, c, i), lower
+
+    return intrinsic(block)
 
 
-@njit
-def _four_by_two(a, lda, w, K, scale, scaled, c, ldc):
-    W = lanes(a)
-    z = splat(a, 0.0)
-    x0, x1, x2, x3, y0, y1, y2, y3 = z, z, z, z, z, z, z, z
-    for k in range(0, K - W + 1, W):
-        x0, x1, x2, x3, y0, y1, y2, y3 = _step42(a + k, lda, w + k, K, W, x0, x1, x2, x3, y0, y1, y2, y3)
-    if K % W:
-        k = K - K % W
-        x0, x1, x2, x3, y0, y1, y2, y3 = _step42(a + k, lda, w + k, K, K % W, x0, x1, x2, x3, y0, y1, y2, y3)
-    _put(c, total(x0), scale, 0, scaled)
-    _put(c, total(y0), scale, 1, scaled)
-    _put(c + ldc, total(x1), scale, 0, scaled)
-    _put(c + ldc, total(y1), scale, 1, scaled)
-    _put(c + 2 * ldc, total(x2), scale, 0, scaled)
-    _put(c + 2 * ldc, total(y2), scale, 1, scaled)
-    _put(c + 3 * ldc, total(x3), scale, 0, scaled)
-    _put(c + 3 * ldc, total(y3), scale, 1, scaled)
+def _totals(builder: Any, vectors: list[Any]) -> list[Any]:
+    """The sum of each vector's lanes: its halves are added, then the halves of that, …; short ones share a vector."""
+    count, width = vectors[0].type.count, vectors[0].type.count
+    places = [[n] for n in range(len(vectors))]  # whose parts a vector holds, `width` lanes of each
+    while width > 1:
+        pairs = [(n, min(n + 1, len(vectors) - 1)) for n in range(0, len(vectors), 2)]
+        starts = [s + part for s in range(0, count, width) for part in (0, count)]
+        low = [s + n for s in starts for n in range(width // 2)]
+        high = [n + width // 2 for n in low]
+        halves = [[_shuffled(builder, vectors[x], vectors[y], mask) for mask in (low, high)] for x, y in pairs]
+        vectors = [builder.fadd(*both) for both in halves]
+        places = [[n for both in zip(places[x], places[y], strict=True) for n in both] for x, y in pairs]
+        width //= 2
+    orders = [[place.index(n) for n in sorted(set(place))] for place in places]
+    return [_shuffled(builder, v, v, order) for v, order in zip(vectors, orders, strict=True)]
 
 
-@njit(forceinline=True)
-def _step24(a, lda, w, K, n, x0, x1, x2, x3, y0, y1, y2, y3):
-    u, v = load(a, n), load(a + lda, n)
-    p, q, r, s = load(w, n), load(w + K, n), load(w + 2 * K, n), load(w + 3 * K, n)
-    return (
-        fma(u, p, x0), fma(u, q, x1), fma(u, r, x2), fma(u, s, x3),
-        fma(v, p, y0), fma(v, q, y1), fma(v, r, y2), fma(v, s, y3),
-    )  # fmt: skip
+def _shuffled(builder: Any, x: Any, y: Any, lanes: list[int]) -> Any:
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
+    return builder.shuffle_vector(x, y, mask)
 
 
-@njit
-def _two_by_four(a, lda, w, K, scale, scaled, c, ldc):
-    W = lanes(a)
-    z = splat(a, 0.0)
-    x0, x1, x2, x3, y0, y1, y2, y3 = z, z, z, z, z, z, z, z
-    for k in range(0, K - W + 1, W):
-        x0, x1, x2, x3, y0, y1, y2, y3 = _step24(a + k, lda, w + k, K, W, x0, x1, x2, x3, y0, y1, y2, y3)
-    if K % W:
-        k = K - K % W
-        x0, x1, x2, x3, y0, y1, y2, y3 = _step24(a + k, lda, w + k, K, K % W, x0, x1, x2, x3, y0, y1, y2, y3)
-    _put(c, total(x0), scale, 0, scaled)
-    _put(c, total(x1), scale, 1, scaled)
-    _put(c, total(x2), scale, 2, scaled)
-    _put(c, total(x3), scale, 3, scaled)
-    _put(c + ldc, total(y0), scale, 0, scaled)
-    _put(c + ldc, total(y1), scale, 1, scaled)
-    _put(c + ldc, total(y2), scale, 2, scaled)
-    _put(c + ldc, total(y3), scale, 3, scaled)
+def _add(builder: Any, c: Any, scale: Any, totals: list[Any]) -> None:
+    """Add totals, times `scale` if there is one, to a row of C."""
+    at = 0
+    for vector in totals:
+        start = 0
+        while start < vector.type.count:  # in powers of two: masked stores are slow
+            n = 1 << (vector.type.count - start).bit_length() - 1
+            x = _shuffled(builder, vector, vector, list(range(start, start + n)))
+            here, factor = (p and builder.bitcast(builder.gep(p, [I64(at)]), x.type.as_pointer()) for p in (c, scale))
+            if factor:
+                x = builder.fmul(x, builder.load(factor, align=4))
+            builder.store(builder.fadd(builder.load(here, align=4), x), here, align=4)
+            start, at = start + n, at + n
+
+
+_two_by_six, _one_by_twelve = _block(2, _HALF), _block(1, _COLUMNS)
+_six_by_one, _one_by_one = _block(6, 1), _block(1, 1)

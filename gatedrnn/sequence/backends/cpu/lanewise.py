@@ -55,13 +55,18 @@ minimum = _bound(">", "min(x, y); a NaN x stays.")
 maximum = _bound("<", "max(x, y); a NaN x stays.")
 
 
+def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """What `fma` returns, where another function is lowered."""
+    return _call(builder, "fmuladd", c.type, [a, b, c])
+
+
 @intrinsic
 def fma(tyctx: Any, a: Any, b: Any, c: Any) -> Any:
     """a·b + c, rounded once where the CPU can."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         operands = [operand(context, builder, v, t, sig.return_type) for v, t in zip(args, sig.args, strict=True)]
-        return _call(builder, "fmuladd", operands[0].type, operands)
+        return fused(builder, *operands)
 
     return a(a, b, c), lower
 

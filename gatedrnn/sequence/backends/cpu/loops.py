@@ -31,11 +31,9 @@ from gatedrnn.sequence.backends.cpu.product import (
     share,
 )
 from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
-from gatedrnn.sequence.backends.cpu.sizes import REGISTERS, TOKENS
+from gatedrnn.sequence.backends.cpu.sizes import LINE, REGISTERS, TOKENS
 from gatedrnn.sequence.backends.cpu.tiling import barrier, fetch_to_read, fetch_to_write, keep, restore, thread, threads
 from gatedrnn.sequence.backends.cpu.widening import pairs
-
-_REAL_BYTES = 4  # of float32; float64 fetches every line twice
 
 
 @njit
@@ -62,7 +60,7 @@ def _clear(target, n):
 @njit
 def _fetch_row(G, dG, columns):
     """Fetch what the next row reads and writes: both were last used too long ago to be in a cache."""
-    for j in range(0, columns, 64 // _REAL_BYTES):
+    for j in range(0, columns, LINE):
         fetch_to_read(G + j)
         fetch_to_write(dG + j)
 
@@ -129,8 +127,7 @@ def forward_loop(row, second_row):
                     draw_block(n * blocks + k, g + starts[2 * k], starts[2 * k + 1] - starts[2 * k], seed, chance, 1)
             barrier()
             if direct_w:
-                n0, n1 = share(columns_x, q, parts), share(columns_x, q + 1, parts)
-                multiply_direct(x + m0 * D, D, m, W, D, columns_x, shift, scale, scaled, G + m0 * ldg, ldg, n0, n1)
+                multiply_direct(x + m0 * D, D, m, W, D, columns_x, shift, scale, scaled, G + m0 * ldg, ldg, q, parts, 0)
             else:
                 multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge, own)
         barrier()
@@ -140,15 +137,15 @@ def forward_loop(row, second_row):
             t = T - 1 - s if reverse else s
             start, m = offsets[t], offsets[t + 1] - offsets[t]
             old = min(before, m)
-            g = G + (start * ldg + first_1)
-            if direct_u:
-                h = out + start_before * H
-                n0, n1 = share(columns_1, q, parts), share(columns_1, q + 1, parts)
-                multiply_direct(h, H, old, U, H, columns_1, 0, s1, scaled, g, ldg, n0, n1)
-                multiply_direct(h0 + old * H, H, m - old, U, H, columns_1, 0, s1, scaled, g + old * ldg, ldg, n0, n1)
+            g, h, back = G + (start * ldg + first_1), out + start_before * H, s % 2
+            if direct_u:  # there and back: what was used last is in cache
+                multiply_direct(h, H, old, U, H, columns_1, 0, s1, scaled, g, ldg, q, parts, back)
+                multiply_direct(
+                    h0 + old * H, H, m - old, U, H, columns_1, 0, s1, scaled, g + old * ldg, ldg, q, parts, back
+                )
             else:
-                a, z = (l1, f1) if s % 2 else (f1, l1)  # there and back: the panels used last are in cache
-                multiply(out + start_before * H, H, old, PU, H, g, ldg, columns_1, panel, tall, a, z, 1, edge, own)
+                a, z = (l1, f1) if back else (f1, l1)
+                multiply(h, H, old, PU, H, g, ldg, columns_1, panel, tall, a, z, 1, edge, own)
                 multiply(
                     h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, a, z, 1, edge, own
                 )
@@ -160,8 +157,10 @@ def forward_loop(row, second_row):
             if columns_2:
                 barrier()
                 if direct_u:
-                    U2, n0, n1 = U + columns_1 * H, share(columns_2, q, parts), share(columns_2, q + 1, parts)
-                    multiply_direct(cs + start * H, H, m, U2, H, columns_2, 0, s2, scaled, g + columns_1, ldg, n0, n1)
+                    U2 = U + columns_1 * H
+                    multiply_direct(
+                        cs + start * H, H, m, U2, H, columns_2, 0, s2, scaled, g + columns_1, ldg, q, parts, back
+                    )
                 else:
                     multiply(
                         cs + start * H, H, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge, own

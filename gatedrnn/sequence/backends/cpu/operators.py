@@ -222,14 +222,14 @@ def recurrence_backward(
     need_x: bool,
     need_w: bool,
     need_u: bool,
+    need_bias: bool,
     need_noise: bool,
     products: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` for x, W, U, bias, extra, h0, c0 and noise; empty where there is none to give.
 
     Args:
-        need_x, need_noise: whether those are wanted.
-        need_w, need_u: whether W's, with the biases' of its columns, and U's, with those of its own columns, are wanted.
+        need_x, need_w, need_u, need_bias, need_noise: whether those are wanted.
     """
     (T, B, D), dtype, p = x_TBD.shape, real("recurrence_backward.input", x_TBD), Plan.of(plan)
     if not p.cells:
@@ -277,13 +277,17 @@ def recurrence_backward(
         "extra_size": made["d_extra"].shape[1],
     }
     rooms = {"P": run.backward_room * wide, "shared": TOKENS * round_up(max(D, H), run.panel) * wide}
-    if need_noise:
+    every_product = need_w and (need_u or p.columns == p.columns_x)  # which sums its columns beside
+    summed = need_bias and not every_product
+    if need_noise or summed:
         values["dG"] = made["dG"] = memory.empty(N, L, dtype=dtype)
     else:
         rooms["dG"] = N * L * dtype.itemsize
     run.given({}, rooms)(values)
     dW, db = made["dW"].roll(p.shift, 0) if p.shift else made["dW"], made["db_x"]
-    if p.columns > p.columns_x:
+    if summed:
+        db = made["dG"][:, : p.columns].sum(0)
+    elif p.columns > p.columns_x:
         db = torch.cat((db, made["db_h"][p.columns_x - p.first_1 :]))
     dx = tokens.padded(made["dx"], T, B) if need_x else made["dx"]
     d_noise = tokens.padded(made["dG"], T, B)[..., : p.columns_x] if need_noise else db.new_empty(0)
@@ -313,7 +317,7 @@ def _gradients(p: Plan, N: int, D: int, x: bool, w: bool, u: bool, dtype: torch.
 @recurrence_backward.register_fake
 def _recurrence_backward_fake(
     grad_output, grad_gates, grad_h_n, grad_c_n, x_TBD, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, gates, cells,
-    output_TBH, lengths_B, plan, reverse, need_x, need_w, need_u, need_noise, products,
+    output_TBH, lengths_B, plan, reverse, need_x, need_w, need_u, need_bias, need_noise, products,
 ):  # fmt: skip
     given = (
         grad_output,
@@ -350,11 +354,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 
 def _backward(ctx: Any, d_h: Any, d_gates: Any, d_cells: Any, d_h_n: Any, d_c_n: Any) -> tuple[Any, ...]:
     x, W, U, scale, extra, h0, c0, gates, cells, h, lengths = ctx.saved_tensors
-    need, p = ctx.needs_input_grad, Plan.of(ctx.plan)
-    need_noise, bias_u = ctx.noisy and need[8], p.columns > p.columns_x and need[3]
+    need = ctx.needs_input_grad
+    need_noise = ctx.noisy and need[8]
     dx, dW, dU, d_bias, d_extra, dh, dc, d_noise = recurrence_backward(
         d_h, d_gates, d_h_n, d_c_n, x, W, U, scale, extra, h0, c0, gates, cells, h, lengths, ctx.plan, ctx.reverse,
-        need[0], need[1] or need[3], need[2] or bias_u, need_noise, ctx.products,
+        *need[:4], need_noise, ctx.products,
     )  # fmt: skip
     return (
         dx if need[0] else None, dW if need[1] else None, dU if need[2] else None, d_bias if need[3] else None, None,

@@ -170,25 +170,26 @@ def _first(builder: Any, count: Any, lanes: int) -> Any:
     return builder.icmp_signed("<", ir.Constant(index, list(range(lanes))), n)
 
 
+def loaded(context: Any, builder: Any, fe_type: Any, p: Any, n: Any) -> Any:
+    """What `load` returns, where another function is lowered."""
+    vector = context.get_value_type(fe_type.vec)
+    out = cgutils.alloca_once(builder, vector)
+    with builder.if_else(builder.icmp_signed("==", n, I64(fe_type.lanes))) as (whole, part):
+        with whole:
+            builder.store(builder.load(builder.bitcast(p, vector.as_pointer()), align=4), out)
+        with part:
+            mask = _first(builder, n, fe_type.lanes)
+            masked = declare(builder, f"llvm.masked.load.{suffix(vector)}.p0", vector, [p.type, I32, mask.type, vector])
+            builder.store(builder.call(masked, [p, I32(4), mask, ir.Constant(vector, None)]), out)
+    return builder.load(out)
+
+
 @intrinsic
 def load(tyctx: Any, p: Any, n: Any) -> Any:
     """The first `n` reals at `p`, then zeros."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        fe_type = sig.args[0]
-        vector = context.get_value_type(fe_type.vec)
-        out = cgutils.alloca_once(builder, vector)
-        with builder.if_else(builder.icmp_signed("==", args[1], I64(fe_type.lanes))) as (whole, part):
-            with whole:
-                builder.store(builder.load(builder.bitcast(args[0], vector.as_pointer()), align=4), out)
-            with part:
-                mask = _first(builder, args[1], fe_type.lanes)
-                masked = declare(
-                    builder, f"llvm.masked.load.{suffix(vector)}.p0", vector, [args[0].type, I32, mask.type, vector]
-                )
-                zero = ir.Constant(vector, None)
-                builder.store(builder.call(masked, [args[0], I32(4), mask, zero]), out)
-        return builder.load(out)
+        return loaded(context, builder, sig.args[0], *args)
 
     return p.vec(p, types.intp), lower
 

@@ -16,6 +16,8 @@ TOKENS = 256
 """Tokens a weight gradient takes in at once."""
 REGISTERS = 16
 """Reals that hold a layout of matrix registers."""
+LINE = 16
+"""Reals on a cache line (of float64, on two)."""
 ALIGN = 16
 """Reals: rows of gates begin on a cache line."""
 ALONE = 1 << 18
