@@ -14,8 +14,8 @@ from gatedrnn.compiler.numba import Writer
 from gatedrnn.compiler.schedule import Place, Schedule, schedule
 from gatedrnn.compiler.tracing import Traced, trace
 
-_FORWARD = "g, h_prev, c_prev, c, h, extra, scratch, H, K, C"
-_BACKWARD = "g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scratch, H, K, C"
+_FORWARD = "g, h_prev, c_prev, c, h, extra, scratch, H, K, C, hard"
+_BACKWARD = "g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scratch, H, K, C, hard"
 
 
 @dataclass(frozen=True)

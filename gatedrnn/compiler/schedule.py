@@ -79,11 +79,15 @@ def _long_loops(order: list[Node]) -> dict[Node, int]:
     longest = max((node.size for node in order if node.op in POINTWISE), default=0)
     crossed: dict[Node, int] = {}
     found: dict[Node, int] = {}
+    loops_end: set[Node] = set()
     for node in order:
         args = [arg for arg in node.inputs if arg.op != "load"]
-        crossed[node] = max((crossed[arg] + (arg in found and not _joined(arg, node)) for arg in args), default=0)
+        crossed[node] = max((crossed[arg] + (arg in loops_end and not _joined(arg, node)) for arg in args), default=0)
+        if node.op in REDUCTIONS:
+            loops_end.add(node)
         if node.op in POINTWISE and node.size == longest and longest:
             found[node] = crossed[node]
+            loops_end.add(node)
     return found
 
 

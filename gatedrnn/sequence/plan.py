@@ -4,6 +4,7 @@ Dimensions: H hidden, G columns of gates.
 """
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
@@ -43,6 +44,7 @@ class Plan:
     split_points: int = 0
     chunk: int = 1
     hard: int = 0
+    slots: int = 0
     cells: bool = True
     carries: bool = False
     _text: str = field(init=False, repr=False, compare=False)
@@ -92,6 +94,8 @@ def plan_for(step: Step, spec: Spec) -> Plan | str:
 
 def _plan(step: Step, spec: Spec) -> Plan | str:
     H, rows = spec.hidden_size, spec.rows
+    if os.environ.get("COMPILED"):
+        return _compiled(step, spec)
     name = _ROWS.get(step)
     hard = sum(gate.hard << k for k, gate in enumerate(spec.gates))
     if name is None:
@@ -113,6 +117,23 @@ def _plan(step: Step, spec: Spec) -> Plan | str:
     master = spec.gates[4]
     chunk = H // (master.units or master.rows)
     return Plan(name, H, rows, rows, 0, rows, split_points=master.rows, chunk=chunk, hard=hard)
+
+
+def _compiled(step: Step, spec: Spec) -> Plan | str:
+    from gatedrnn.compiler import UnsupportedError, compile_cell
+    from gatedrnn.sequence.backends.cpu.rows_compiled import register
+
+    try:
+        c = compile_cell(step, spec)
+    except UnsupportedError as error:
+        return str(error)
+    H, R = spec.hidden_size, spec.rows
+    last = spec.gates[-1].rows
+    own = spec.recurrent_rows
+    return Plan(
+        register(c), H, R + last if c.apart else R, R, last if c.apart else 0, own, R - own, R - last if c.apart else 0,
+        c.logits, c.chunk, sum(gate.hard << k for k, gate in enumerate(spec.gates)), c.slots, cells=c.cells, carries=c.carries,
+    )
 
 
 def _alike(spec: Spec, own: Spec, any_squash: bool) -> bool:

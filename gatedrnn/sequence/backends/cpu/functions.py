@@ -9,6 +9,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from gatedrnn.sequence.backends.cpu.lanewise import (
+    choose_nonzero,
     choose_positive,
     exp64,
     exponent,
@@ -128,3 +129,21 @@ def sigmoid_slope(y):
 def tanh_slope(y):
     """tanh'(x) from y = tanh(x)."""
     return 1.0 - y * y
+
+
+@njit
+def greater(x, y):
+    """1 where x > y, else 0."""
+    return choose_positive(x - y, 1.0, 0.0)
+
+
+@njit
+def relu(x):
+    """max(x, 0)."""
+    return maximum(x, 0.0)
+
+
+@njit
+def where_nonzero(x, a, b):
+    """a where x is not 0, else b."""
+    return choose_nonzero(x, a, b)

@@ -56,7 +56,13 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
         from gatedrnn.sequence.backends.cpu.drawing import draw
 
         return draw
-    from gatedrnn.sequence.backends.cpu import loops
+    from gatedrnn.sequence.backends.cpu import loops, rows_compiled
+
+    compiled = rows_compiled.known(kernel)
+    if compiled is not None:
+        if direction == "forward":
+            return loops.forward_loop(*rows_compiled.rows(compiled, "forward"))
+        return loops.backward_loop(*rows_compiled.rows(compiled, "backward"))
     from gatedrnn.sequence.backends.cpu.rows import coupled, gru, lstm, onlstm, peephole, rnn
     from gatedrnn.sequence.backends.cpu.rows.shared import nothing
 

@@ -99,6 +99,20 @@ def choose_positive(tyctx: Any, x: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def first(tyctx: Any, x: Any, n: Any, other: Any) -> Any:
+    """The first `n` lanes of x, `other` in the rest."""
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        rest = operand(context, builder, args[2], sig.args[2], sig.return_type)
+        index = ir.VectorType(I32, args[0].type.count)
+        count = broadcast(builder, builder.trunc(args[1], I32), index)
+        mask = builder.icmp_signed("<", ir.Constant(index, list(range(index.count))), count)
+        return builder.select(mask, args[0], rest)
+
+    return x(x, types.intp, other), lower
+
+
+@intrinsic
 def choose_nonzero(tyctx: Any, x: Any, a: Any, b: Any) -> Any:
     """`a` where x is not 0 (NaN is not), else `b`."""
 
