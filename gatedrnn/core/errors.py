@@ -16,10 +16,10 @@ class GatedRNNError(Exception):
         if rule:
             message = f"{owner}: {rule}"
             if got is not None:
-                message += f"; got {got}"
-            message += "."
+                message = f"{message}; got {got}"  # torch.compile cannot add to what it has formatted
+            message = f"{message}."
             if advice:
-                message += f" {advice}" if advice.endswith((".", "?")) else f" {advice}."
+                message = f"{message} {advice}" if advice.endswith((".", "?")) else f"{message} {advice}."
         self.args = (message,)  # as super().__init__ does, which torch.compile cannot trace
 
 
