@@ -391,18 +391,6 @@ def graphs(monkeypatch):
     graphs.drop()
 
 
-@pytest.mark.parametrize("variant", ["rnn-tanh", "peephole", "gru-after", "gru-before", "onlstm-chunks-free"])
-def test_captured_loops_equal_the_reference(variant, graphs):
-    layer = build(variant)
-    for _ in range(2):
-        for steps in (3, 2):  # fewer steps on the buffers of more
-            x, states = inputs_for(layer, steps, B)
-            equal(*both(layer, x, states, lengths=[steps, 1]))
-    x, states = inputs_for(layer, T, B)
-    equal(*both(layer, x, states))
-    assert graphs, "nothing was captured"
-
-
 @pytest.fixture
 def dirty(monkeypatch):
     """Memory that nobody has written holds NaN."""
@@ -415,8 +403,8 @@ def dirty(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
 
 
-def padded_rows(*names):
-    """Pads of the kept buffers of these names; rows begin at multiples of 64 elements."""
+def pads(*names):
+    """What follows the units in the rows of a graph's buffers of these names."""
     from gatedrnn.sequence.backends.triton import graphs
 
     for kept in graphs._KEPT.values():
@@ -431,19 +419,21 @@ def padded_rows(*names):
 
 @every_cell
 @pytest.mark.parametrize("hidden", [5, 70])
-def test_padded_rows_equal_the_reference(variant, hidden, graphs, dirty):
-    layer, ragged = build(variant, 2, hidden, bidirectional=hidden == 5), hidden == 5
-    for _ in range(3):  # plainly, on the buffers, by a replay
-        for steps in (3, 2):
+def test_captured_loops_equal_the_reference(variant, hidden, graphs, dirty):
+    small = hidden == 5
+    layer = build(variant, 2, hidden, bidirectional=small)
+    for _ in range(3):  # as it is, on the graph's buffers, replayed
+        for steps in (3, 2):  # fewer steps on the buffers of more
             x, states = inputs_for(layer, steps, B)
-            equal(*both(layer, x, states, lengths=[steps, 1] if ragged else None))
-    pads = list(padded_rows("h_all", "weight_hh", "work", "dh_u", "dU"))
-    assert graphs and len(pads) >= 6 and all(pad.numel() and not pad.any() for pad in pads)
+            equal(*both(layer, x, states, lengths=[steps, 1] if small else None))
+    assert graphs, "nothing was captured"
+    found = list(pads("h_all", "weight_hh", "work", "dh_u", "dU"))
+    assert len(found) >= 6 and all(pad.numel() and not pad.any() for pad in found)
 
 
 @every_cell
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_not_finite_stays_in_its_row_of_padded_rows(variant, value, graphs, dirty):
+def test_what_is_not_finite_stays_in_its_row_beside_pads(variant, value, graphs, dirty):
     layer = build(variant, 2, 5)
     x, states = inputs_for(layer, 2, B)
     bad = x.clone()
@@ -452,7 +442,7 @@ def test_what_is_not_finite_stays_in_its_row_of_padded_rows(variant, value, grap
     found = measure(layer, "triton", bad, states)
     for name in ("output", "final 0", "gradient of x", "gradient of state 0"):
         assert torch.equal(found[name][:, 1], clean[name][:, 1]), name
-    assert not any(pad.any() for pad in padded_rows("h_all", "weight_hh", "work"))
+    assert not any(pad.any() for pad in pads("h_all", "weight_hh", "work"))
     same_bits(measure(layer, "triton", x, states), clean)
 
 
@@ -461,7 +451,7 @@ def test_rows_of_64_units_need_no_pads(variant, graphs):
     layer = build(variant, 2, 64)
     for _ in range(3):
         equal(*both(layer, *inputs_for(layer, 2, B)))
-    assert not any(pad.numel() for pad in padded_rows("h_all", "weight_hh", "work", "dh_u", "dU"))
+    assert not any(pad.numel() for pad in pads("h_all", "weight_hh", "work", "dh_u", "dU"))
 
 
 def test_a_replay_leaves_earlier_results_alone(graphs):
