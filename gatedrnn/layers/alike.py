@@ -1,4 +1,4 @@
-"""Calls that differ from an earlier one in numbers alone: read, checked and given to a backend once.
+"""Small calls that differ from an earlier one in numbers alone: read, checked and given to a backend once.
 
 What is kept is how to run them, by the kinds, types and shapes of all that was given: no tensor, so that nothing becomes stale.
 Dimensions: T time, B batch, D input, L layers, H hidden.
@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gatedrnn.cells import Params, Spec
 from gatedrnn.sequence import Request, stack_for
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _KNOWN: dict[Hashable, tuple[Spec, Any]] = {}
 """How to run, or None for calls that are run one layer at a time; the Spec, whose id is in the key, is held."""
 _MOST_KNOWN = 1024
+_SMALL = 1 << 16  # reals of an input: beyond, the time around the kernels is nothing
+_KINDS = (Tensor, nn.Parameter)  # whose numbers are at their address; weights may also be compressed
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +33,7 @@ class Call:
         states: initial states as given, each [L, B, H] or [L, H]; empty for zeros.
         params: by layer.
         way: how to run all layers at once, if such a call was run before and they can be.
+        new: whether no such call was run before.
     """
 
     layer: "RecurrentBase"
@@ -38,7 +41,8 @@ class Call:
     input: Tensor
     states: tuple[Tensor, ...]
     params: list[Params]
-    way: Any = None
+    way: Any
+    new: bool
 
     def run(self) -> Any:
         """What the layer returns."""
@@ -46,7 +50,7 @@ class Call:
         single, swapped = x.dim() == 2, layer.batch_first and x.dim() == 3
         x_TBD = x.unsqueeze(1) if single else x.transpose(0, 1) if swapped else x
         if not states:
-            shape = (len(self.params), *(() if single else x_TBD.shape[1:2]), layer.hidden_size)
+            shape = (len(self.params), *(() if single else x_TBD.shape[1:2]), layer.spec.hidden_size)
             states = (x.new_zeros(shape),) * len(layer.spec.states)
         output, finals = self.way(x_TBD, states, self.params)
         output = output.squeeze(1) if single else output.transpose(0, 1) if swapped else output
@@ -54,30 +58,40 @@ class Call:
 
     def remember(self, requests: Sequence[Request]) -> None:
         """Keep how `requests`, which this call made and a backend ran, are run."""
-        if self.key not in _KNOWN:
-            if len(_KNOWN) >= _MOST_KNOWN:
-                _KNOWN.clear()
-            _KNOWN[self.key] = self.layer.spec, stack_for(requests, self.layer.backend)
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        whole = len(requests) == len(self.params)  # a layer that was told to have fewer has their parameters still
+        _KNOWN[self.key] = self.layer.spec, stack_for(requests, self.layer.backend) if whole else None
 
 
 def read_call(layer: "RecurrentBase", input: Any, hx: Any) -> Call | None:
-    """The call, or None where a random number is drawn or more than numbers is wanted."""
-    gates, training = layer.gates, layer.training
+    """The call, or None where it is large, a random number is drawn, or more than numbers is wanted."""
+    gates, training, held = layer.gates, layer.training, layer._parameters
+    if type(input) not in _KINDS or input.numel() > _SMALL or not isinstance(layer.backend, str):
+        return None
     if gates.temperature_when(training) != 1.0:
         return None
     if training and (layer.dropout or layer.weight_dropout or gates.noise_probability):
         return None
+    if getattr(layer.request, "__func__", None) is not type(layer).plain_request:  # it was given one of its own
+        return None
     states = () if hx is None else tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-    params = [layer.params(place) for place in range(len(layer._names))]
-    given = [input, *states]
-    for p in params:
-        given += (p.weight_ih, p.weight_hh, p.bias_ih, p.bias_hh, *p.extras.values())
+    for state in states:
+        if type(state) not in _KINDS:
+            return None
+    given, params = [input, *states], []
+    for names in layer._names:
+        weights = list(map(held.get, names.values()))
+        given += weights
+        params.append(layer.as_params(weights))
     facts = described(given)
-    if facts is None:
+    if facts is None or None in facts[1:]:  # a weight that is computed, as when parametrised
         return None
     spec, batch_first = layer.spec, layer.batch_first
     size = 1 if input.dim() < 3 else input.shape[0 if batch_first else 1]
     rounded = size >= WORTH_SPLITTING and products(size)  # else autocast decides, which is among the facts
-    key = (id(spec), layer.backend, batch_first, layer.bidirectional, type(hx), rounded, *facts)
+    own = layer.cell.step, id(spec), layer.backend, batch_first, layer.bidirectional
+    sizes = layer.num_layers, layer.input_size, layer.hidden_size
+    key = (*own, *sizes, type(hx), rounded, *facts)
     known = _KNOWN.get(key)
-    return Call(layer, key, input, states, params, known and known[1])
+    return Call(layer, key, input, states, params, known and known[1], known is None)

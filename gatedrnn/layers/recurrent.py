@@ -134,14 +134,15 @@ class RecurrentBase(nn.Module, ABC):
                 request = self.request(
                     place, x_TBD, states[place], noise=perturbation, lengths_B=batch.lengths_B, return_gates=named
                 )
-                requests.append(request)
+                if call is not None and call.new:
+                    requests.append(request)
                 result = backend_for(request, self.backend).run(request)
                 outputs.append(result.output_TBH)
                 finals.append(result.state)
                 if return_gates:
                     traces.append(self._named(named, result.trace or {}))
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-        if call is not None:
+        if call is not None and call.new:
             call.remember(requests)
         stacked = tuple(
             batch.restore_state(layers[0].unsqueeze(0) if len(layers) == 1 else torch.stack(layers))
@@ -169,16 +170,21 @@ class RecurrentBase(nn.Module, ABC):
         reverse = place % self._directions == 1
         return Request(self.cell, self.spec, params, x_TBD, state, scale_R, reverse=reverse, **fields)
 
+    plain_request = request
+
     def params(self, place: int) -> Params:
         """The tensors of one layer and direction as they are now; `place` counts both."""
         held: dict[str, Any] = self._parameters  # asked first: a module's getattr takes longer than the look-up
         names = self._names[place].values()
-        weights = [getattr(self, own) if held.get(own) is None else held[own] for own in names]
+        return self.as_params([getattr(self, own) if held.get(own) is None else held[own] for own in names])
+
+    def as_params(self, weights: list[Any]) -> Params:
+        """The tensors of one layer and direction, in order of registration."""
         extras = self.spec.extras
         if not extras:
             return Params(*weights)
-        first = len(weights) - len(extras)
-        return Params(*weights[:first], extras={e.name: w for e, w in zip(extras, weights[first:], strict=True)})
+        own, last = weights[: -len(extras)], weights[-len(extras) :]
+        return Params(*own, extras={e.name: w for e, w in zip(extras, last, strict=True)})
 
     def _noise(self, x_TBD: Tensor) -> Tensor | Draw | None:
         """The noise of a layer and direction, drawn now or still to be drawn; none in evaluation."""

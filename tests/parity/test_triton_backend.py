@@ -391,16 +391,67 @@ def graphs(monkeypatch):
     graphs.drop()
 
 
-@pytest.mark.parametrize("variant", ["rnn-tanh", "peephole", "gru-after", "gru-before", "onlstm-chunks-free"])
-def test_captured_loops_equal_the_reference(variant, graphs):
-    layer = build(variant)
-    for _ in range(2):
+@pytest.fixture
+def dirty(monkeypatch):
+    """Memory that nobody has written holds NaN."""
+    fresh = torch.Tensor.new_empty
+
+    def new_empty(*given, **kwargs):
+        made = fresh(*given, **kwargs)
+        return made.fill_(torch.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+
+
+def pads(*names):
+    """What follows the units in the rows of a graph's buffers of these names."""
+    from gatedrnn.sequence.backends.triton import graphs
+
+    for kept in graphs._KEPT.values():
+        for name in names:
+            tensor = kept.buffers.get(name)
+            if tensor is not None:
+                assert tensor.stride(-2) % 64 == 0
+                yield tensor.as_strided((*tensor.shape[:-1], tensor.stride(-2)), tensor.stride())[
+                    ..., tensor.shape[-1] :
+                ]
+
+
+@every_cell
+@pytest.mark.parametrize("hidden", [5, 70])
+def test_captured_loops_equal_the_reference(variant, hidden, graphs, dirty):
+    small = hidden == 5
+    layer = build(variant, 2, hidden, bidirectional=small)
+    for _ in range(3):  # as it is, on the graph's buffers, replayed
         for steps in (3, 2):  # fewer steps on the buffers of more
             x, states = inputs_for(layer, steps, B)
-            equal(*both(layer, x, states, lengths=[steps, 1]))
-    x, states = inputs_for(layer, T, B)
-    equal(*both(layer, x, states))
+            equal(*both(layer, x, states, lengths=[steps, 1] if small else None))
     assert graphs, "nothing was captured"
+    found = list(pads("h_all", "weight_hh", "work", "dh_u", "dU"))
+    assert len(found) >= 6 and all(pad.numel() and not pad.any() for pad in found)
+
+
+@every_cell
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_stays_in_its_row_beside_pads(variant, value, graphs, dirty):
+    layer = build(variant, 2, 5)
+    x, states = inputs_for(layer, 2, B)
+    bad = x.clone()
+    bad[0, 0] = value
+    clean = [measure(layer, "triton", x, states) for _ in range(2)][1]
+    found = measure(layer, "triton", bad, states)
+    for name in ("output", "final 0", "gradient of x", "gradient of state 0"):
+        assert torch.equal(found[name][:, 1], clean[name][:, 1]), name
+    assert not any(pad.any() for pad in pads("h_all", "weight_hh", "work"))
+    same_bits(measure(layer, "triton", x, states), clean)
+
+
+@pytest.mark.parametrize("variant", ["lstm", "gru-before"])
+def test_rows_of_64_units_need_no_pads(variant, graphs):
+    layer = build(variant, 2, 64)
+    for _ in range(3):
+        equal(*both(layer, *inputs_for(layer, 2, B)))
+    assert not any(pad.numel() for pad in pads("h_all", "weight_hh", "work", "dh_u", "dU"))
 
 
 def test_a_replay_leaves_earlier_results_alone(graphs):
@@ -430,7 +481,9 @@ def test_buffers_of_all_shapes_together_stay_below_a_limit(graphs, monkeypatch):
         twice(layer, 4)
         module = sys.modules["gatedrnn.sequence.backends.triton.graphs"]
         (kept,) = module._KEPT.values()
-        assert kept.size_bytes == sum(tensor.nbytes for tensor in kept.buffers.values() if tensor is not None)
+        assert kept.size_bytes == sum(
+            tensor.untyped_storage().nbytes() for tensor in kept.buffers.values() if tensor is not None
+        )
         few_bytes(monkeypatch, 2 * kept.size_bytes)
         twice(layer, 5, 3, 4)  # those of 5 do not fit beside those of 4, and go when those of 4 come back
         assert [key[0][4] for key in module._KEPT] == [3, 4] and len(graphs) == 4
@@ -546,7 +599,9 @@ def test_launches_and_captures_are_on_the_device_of_their_tensors(graphs, monkey
         for index in (1, 0, 1, 0, 1, 0):
             at.clear()
             tensor = Buffer(device=torch.device("cuda", index), shape=torch.Size([1]))
-            module.run(lambda b: at.append(("run", here[-1])), "key", 1, {}, {"x": tensor}, {"h": tensor})
+            module.run(
+                lambda b: at.append(("run", here[-1])), "key", 1, module.Layout({}), {"x": tensor}, {"h": tensor}
+            )
             assert {place for _, place in at} == {index} and not here
         assert [what for what, _ in at] == ["capturing?", "copy", "replay", "copy"]
         assert pools == [None, None]  # one device's graphs have no scratch in common with another's

@@ -12,7 +12,7 @@ from gatedrnn.sequence.backends.triton.tuning import choices
 from gatedrnn.sequence.plan import Plan
 
 STORAGE = {"x", "u", "h_all", "work", "grad_h", "dh_u", "dx", "du"}  # of gates below; the others are states
-INTEGERS = {"t", "old", "new", "B", "H"}
+INTEGERS = {"t", "old", "new", "B", "H", "P"}
 FORWARD = {"KEEP": 1, "RAGGED": True}
 BACKWARD = {"RAGGED": True, "GRAD_S": True, "GRAD_GATES": True}
 
@@ -40,7 +40,7 @@ def main(capability: int) -> None:
             kernel, launched = getattr(rows, part), Recorder()
             if kernel is None:
                 continue
-            loops._Launcher(plan, 20, rows, flags, torch.device("cpu"))(launched, list(names), 0, 0, 1)
+            loops._Launcher(plan, 20, 1152, rows, flags, torch.device("cpu"))(launched, list(names), 0, 0, 1)
             constants = {p.name for p in kernel.params if p.is_constexpr}
             assert constants == set(launched.constants), (name, part, constants ^ set(launched.constants))
             assert [*launched.arguments[: len(names)]] == kernel.arg_names[: len(names)], (name, part)

@@ -1,5 +1,6 @@
 """Calls that differ in numbers alone share how they are run; whatever else differs is seen, at the very next call."""
 
+import contextlib
 import copy
 import pickle
 
@@ -8,9 +9,12 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
-from gatedrnn import GRU, LSTM, ONLSTM, RNN, Gates, PeepholeLSTM
+from gatedrnn import GRU, LSTM, ONLSTM, RNN, Gates, PeepholeLSTM, Recurrent
+from gatedrnn.cells import CELLS, Cell
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.layers import alike
+from gatedrnn.layers import RecurrentBase, alike, recurrent
+from gatedrnn.sequence.compressed import CompressedWeight
+from gatedrnn.sequence.forms import Block
 from gatedrnn.sequence.modes import nearly_float32
 
 LAYERS = {
@@ -130,6 +134,100 @@ def test_what_is_refused_is_refused_after_a_right_call_too(wrong):
         layer(*bad)
     with pytest.raises(ArgumentError, match=r"LSTM\.input"):
         layer(x[..., :4], (h, c))
+
+
+def test_two_cells_of_one_spec_keep_their_equations():
+    spec = CELLS["lstm"].make_spec(6)
+
+    def half(*given):
+        (h, c), trace = CELLS["lstm"].step(*given)
+        return (h / 2, c), trace
+
+    x = torch.randn(3, 2, 5)
+    for step in (CELLS["lstm"].step, half):
+        layer = Recurrent(Cell("mine", "mine", lambda hidden_size: spec, step), 5, 6)
+        for _ in range(2):
+            as_reference(layer, x)
+
+
+def test_a_compressed_state_is_read_as_the_matrix_it_is():
+    layer, x = GRU(8, 8), torch.randn(3, 8)
+    state = CompressedWeight([Block(0, 1, "float32", {"values": torch.randn(1, 8)})], 8)
+    for _ in range(3):
+        as_reference(layer, x, state)
+
+
+@pytest.mark.parametrize("name, value", [("num_layers", 1), ("bidirectional", False), ("input_size", 4)])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_layer_whose_sizes_are_changed_does_what_it_did_by_its_slow_way(name, value, before):
+    layer, x = LSTM(5, 6, num_layers=2, bidirectional=name == "bidirectional"), torch.randn(3, 2, 5)
+    if before:
+        layer(x)
+        layer(x)
+    setattr(layer, name, value)
+    results = []
+    for slow in (True, False, False):
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                if slow:
+                    patch.setattr(recurrent, "read_call", lambda *_: None)
+                results.append(flat(layer(x)))
+        except (ArgumentError, RuntimeError) as error:
+            results.append((torch.tensor([ord(c) for c in str(error)]),))
+    for found in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], found, strict=True))
+
+
+def test_a_layer_that_is_told_to_be_narrower_does_not_write_beyond():
+    layer, x = LSTM(5, 6), torch.randn(3, 2, 5)
+    layer(x)
+    layer.hidden_size = 1
+    for _ in range(2):
+        with contextlib.suppress(ArgumentError, RuntimeError):
+            layer(x)
+    layer.hidden_size = 6
+    as_reference(layer, x)
+
+
+class Doubled(RecurrentBase):
+    cell = CELLS["lstm"]
+
+    def request(self, place, x_TBD, state, **fields):
+        return super().request(place, 2 * x_TBD, state, **fields)
+
+
+def test_a_subclass_with_a_request_of_its_own_is_asked_every_time():
+    layer, x = Doubled(5, 6), torch.randn(3, 2, 5)
+    first = layer(x)[0]
+    assert torch.equal(first, layer(x)[0]) and not torch.equal(first, LSTM.forward(layer, x / 2)[0])
+
+
+def test_what_is_parametrised_is_computed_once_a_call():
+    class Counted(nn.Module):
+        count = 0
+
+        def forward(self, w):
+            Counted.count += 1
+            return w
+
+    layer, x = LSTM(5, 6), torch.randn(3, 2, 5)
+    parametrize.register_parametrization(layer, "weight_ih_l0", Counted())
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            Counted.count = 0
+            layer(x)
+            assert Counted.count == 1
+
+
+def test_large_calls_hold_no_layer_s_input():
+    layer, x = LSTM(64, 64, num_layers=8, bidirectional=True), torch.randn(500, 8, 64)
+    layer(x)
+    assert not alike._KNOWN
+
+
+def test_no_tensor_is_refused_in_a_line():
+    with pytest.raises(ArgumentError, match="must be a tensor"):
+        LSTM(5, 6)(None)
 
 
 def test_random_numbers_are_drawn_anew():

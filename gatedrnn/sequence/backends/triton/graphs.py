@@ -2,7 +2,8 @@
 
 The first call of a shape runs as it is (and compiles kernels); the second runs, and is captured, on buffers that stay; later ones
 copy their inputs there, replay, and copy the results. Loops of fewer steps share the buffers of the longest. Buffers and graphs
-belong to one device and stream. All launches of this process are made under one lock, on the device of their tensors.
+belong to one device and stream. Rows that products read lie there a multiple of `_PITCH` apart. All launches of this process are
+made under one lock, on the device of their tensors.
 """
 
 import functools
@@ -11,7 +12,7 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +21,19 @@ _ROOM = 32  # steps are rounded up to this, so that a slightly longer window fin
 _LARGEST = 4 << 30  # bytes of all buffers on a device, or an eighth of its memory if that is less
 _STEPS = 1 << 15  # in all graphs together: a step is two or three nodes, each of which takes memory too
 _SHAPES = 1 << 12  # remembered as seen
+_PITCH = 64  # elements: cuBLAS's fast kernels want rows that begin at multiples of 16 bytes
+
+
+class Layout(NamedTuple):
+    """How a loop's buffers lie.
+
+    timed: names of buffers whose first dimension is T plus that many; the others' shapes belong to the key.
+    padded: names of buffers of which a graph's are views [..., :H] of rows with a greater pitch, the same for all. The pads are
+        zero at first; the function leaves them so wherever a product sums over them.
+    """
+
+    timed: dict[str, int]
+    padded: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -39,7 +53,7 @@ _LOCK = RLock()
 
 
 def run(
-    function: Callable[[Buffers], None], key: Hashable, steps: int, timed: dict[str, int], given: Buffers, out: Buffers
+    function: Callable[[Buffers], None], key: Hashable, steps: int, layout: Layout, given: Buffers, out: Buffers
 ) -> None:
     """`function({**given, **out})`, by a graph where there is a GPU, the shape was seen before and no capture is under way.
 
@@ -47,7 +61,7 @@ def run(
         function: reads and writes its buffers only, without allocating what a graph could not hold.
         key: all that decides what it does but the steps and the values.
         steps: T.
-        timed: names of buffers whose first dimension is T plus that many; the others' shapes belong to the key.
+        layout: see `Layout`.
         given: what it reads; it may write there, but that is lost.
         out: what it fills.
     """
@@ -55,11 +69,11 @@ def run(
     device = next(tensor.device for tensor in out.values() if tensor is not None)
     with _LOCK, _on(device):
         stream = _stream(device)
-        kept = None if stream is None else _find((key, device, stream), steps, timed, buffers)
+        kept = None if stream is None else _find((key, device, stream), steps, layout, buffers)
         if kept is None:
             function(buffers)
             return
-        views = {name: _view(tensor, name, steps, timed) for name, tensor in kept.buffers.items()}
+        views = {name: _view(tensor, name, steps, layout.timed) for name, tensor in kept.buffers.items()}
         _copy(views, given)
         graph = kept.graphs.get(steps)
         if graph is None:
@@ -99,9 +113,7 @@ def _limit(device: torch.device) -> int:
     return min(_LARGEST, torch.cuda.get_device_properties(device).total_memory // 8)
 
 
-def _find(
-    key: tuple[Hashable, torch.device, Hashable], steps: int, timed: dict[str, int], buffers: Buffers
-) -> _Kept | None:
+def _find(key: tuple[Hashable, torch.device, Hashable], steps: int, layout: Layout, buffers: Buffers) -> _Kept | None:
     """Buffers with room for the steps; None at a shape's first call, and where memory does not allow them."""
     seen = (key, steps)
     if seen not in _SEEN:
@@ -111,7 +123,7 @@ def _find(
         return None
     kept = _KEPT.get(key)
     if kept is None or kept.room < steps:
-        kept = _allocated(key, -(-steps // _ROOM) * _ROOM, timed, buffers)
+        kept = _allocated(key, -(-steps // _ROOM) * _ROOM, layout, buffers)
         if kept is None:
             return None
         _KEPT[key] = kept
@@ -120,14 +132,14 @@ def _find(
 
 
 def _allocated(
-    key: tuple[Hashable, torch.device, Hashable], room: int, timed: dict[str, int], buffers: Buffers
+    key: tuple[Hashable, torch.device, Hashable], room: int, layout: Layout, buffers: Buffers
 ) -> _Kept | None:
     """New buffers for `key` in place of its old ones; None where memory does not allow them.
 
     Where the limit needs it, others of the device go, the longest unused first.
     """
     device = key[1]
-    shapes = {name: _shape(tensor, name, room, timed) for name, tensor in buffers.items() if tensor is not None}
+    shapes = {name: _shape(tensor, name, room, layout) for name, tensor in buffers.items() if tensor is not None}
     size_bytes = sum(shape.numel() * buffers[name].element_size() for name, shape in shapes.items())
     if size_bytes > _limit(device):
         return None
@@ -139,6 +151,8 @@ def _allocated(
     try:
         with torch.inference_mode(False):  # later calls may be in training, which may not write to inference tensors
             made = {name: buffers[name].new_empty(shape) for name, shape in shapes.items()}
+            for name in layout.padded & made.keys():
+                made[name] = made[name].zero_()[..., : buffers[name].shape[-1]]
     except torch.OutOfMemoryError:
         return None
     return _Kept(room, size_bytes, {name: made.get(name) for name in buffers})
@@ -167,8 +181,11 @@ def _evict(key: tuple[Hashable, torch.device, Hashable] | None = None) -> None:
     del _KEPT[key]
 
 
-def _shape(tensor: Any, name: str, room: int, timed: dict[str, int]) -> torch.Size:
-    return torch.Size((room + timed[name], *tensor.shape[1:])) if name in timed else tensor.shape
+def _shape(tensor: Any, name: str, room: int, layout: Layout) -> torch.Size:
+    first, *rest = tensor.shape
+    if name in layout.padded:
+        rest[-1] = -(-rest[-1] // _PITCH) * _PITCH
+    return torch.Size((room + layout.timed[name] if name in layout.timed else first, *rest))
 
 
 def _view(tensor: Any, name: str, steps: int, timed: dict[str, int]) -> Any:

@@ -1,7 +1,8 @@
 """A layer over time on a GPU: a step is a product (torch.mm) and a pointwise kernel; weight gradients are one product at the end.
 
 Every array is laid out as `rows.shared` says. Rows that have ended stay in the batch, and their state stands still: nothing here
-depends on a length's value, so that a loop can be captured once and replayed.
+depends on a length's value, so that a loop can be captured once and replayed. In a graph's buffers rows of h and U end in zeros,
+which products sum over too (`graphs.Layout`).
 Dimensions: T steps, B batch, H hidden, R rows of x, G columns of gates.
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 import triton
+from torch.nn import functional as F
 
 from gatedrnn.sequence.backends.triton.rows import coupled, gru, lstm, onlstm, rnn
 from gatedrnn.sequence.backends.triton.tuning import choices, measurable, tile_of, tuned
@@ -69,18 +71,20 @@ def forward_loop(plan: Plan, steps: int, reverse: bool, keep: bool, b: Buffers) 
     rows = _ROWS[plan.kernel]
     constants = {"KEEP": int(keep), "RAGGED": b["lengths"] is not None}
     x, first, given = b["x"], plan.columns_1, [b[name] for name in _FORWARD]
-    run = _Launcher(plan, x.shape[1], rows, constants, x.device, x.dtype)
+    pitch = b["h_all"].stride(-2)  # the operator's own tensor: another's stride may be any where the batch is 1
+    run = _Launcher(plan, x.shape[1], pitch, rows, constants, x.device, x.dtype)
     run.rehearse((rows.forward, rows.forward_second), given, 0, *slots(0, reverse))
-    U, U_second, u = b["weight_hh"][:first].t(), b["weight_hh"][first:].t(), b["u"]
+    h_all, work, weight = (_whole(b[name], pitch) for name in ("h_all", "work", "weight_hh"))
+    U, U_second, u = weight[:first].t(), weight[first:].t(), b["u"]
     start = steps if reverse else 0
     b["h_all"][start].copy_(b["h0"])
     b["s_all"][start if keep else 0].copy_(b["s0"])
     for t in range(steps - 1, -1, -1) if reverse else range(steps):
         old, new = slots(t, reverse)
-        torch.mm(b["h_all"][old], U, out=u)
+        torch.mm(h_all[old], U, out=u)
         run(rows.forward, given, t, old, new)
         if rows.forward_second is not None:
-            torch.mm(b["work"], U_second, out=b["u_second"])
+            torch.mm(work, U_second, out=b["u_second"])
             second = {**b, "u": b["u_second"]}
             run(rows.forward_second, [second[name] for name in _FORWARD], t, old, new)
 
@@ -92,45 +96,55 @@ def backward_loop(plan: Plan, steps: int, reverse: bool, b: Buffers) -> None:
     """
     rows, first = _ROWS[plan.kernel], plan.columns_1
     names = {"RAGGED": "lengths", "GRAD_S": "grad_s", "GRAD_GATES": "grad_gates"}
-    dx, given = b["dx"], [b[name] for name in _BACKWARD]
+    dx, given, pitch = b["dx"], [b[name] for name in _BACKWARD], b["dh_u"].stride(-2)
     flags = {flag: b[name] is not None for flag, name in names.items()}
-    run = _Launcher(plan, dx.shape[1], rows, flags, dx.device, dx.dtype)
+    run = _Launcher(plan, dx.shape[1], pitch, rows, flags, dx.device, dx.dtype)
     run.rehearse((rows.backward, rows.backward_second), given, 0, *slots(0, reverse))
-    U, U_second = b["weight_hh"][:first], b["weight_hh"][first:]
+    weight, dh_u = _whole(b["weight_hh"], pitch), _whole(b["dh_u"], pitch)
+    U, U_second = weight[:first], weight[first:]
     for name in ("dh_u", "dh", "dc"):
         b[name].zero_()
     for t in range(steps) if reverse else range(steps - 1, -1, -1):
         old, new = slots(t, reverse)
         run(rows.backward, given, t, old, new)
         if rows.backward_second is not None:
-            torch.mm(b["dx"][t, :, first:], U_second, out=b["dh_u"])
+            torch.mm(b["dx"][t, :, first:], U_second, out=dh_u)
             run(rows.backward_second, given, t, old, new)
-        torch.mm(b["du"][t, :, :first], U, out=b["dh_u"])
-    _weight_gradient(plan, steps, reverse, b)
+        torch.mm(b["du"][t, :, :first], U, out=dh_u)
+    _weight_gradient(plan, steps, reverse, pitch, b)
 
 
-def _weight_gradient(plan: Plan, steps: int, reverse: bool, b: Buffers) -> None:
+def _whole(tensor: Any, pitch: int) -> Any:
+    """`tensor`, a graph's view [..., :H] of padded rows, with its pads; itself where there are none."""
+    if tensor is None or tensor.shape[-1] == pitch:
+        return tensor
+    return tensor.as_strided((*tensor.shape[:-1], pitch), tensor.stride())
+
+
+def _weight_gradient(plan: Plan, steps: int, reverse: bool, pitch: int, b: Buffers) -> None:
     first, H = plan.columns_1, plan.hidden
-    before = b["h_all"][1 : steps + 1] if reverse else b["h_all"][:steps]
+    h_all, dU = _whole(b["h_all"], pitch), _whole(b["dU"], pitch)
+    before = h_all[1 : steps + 1] if reverse else h_all[:steps]
     du = b["du"].flatten(0, 1)
-    torch.mm(du[:, :first].t(), before.flatten(0, 1), out=b["dU"][:first])
+    torch.mm(du[:, :first].t(), before.flatten(0, 1), out=dU[:first])
     if plan.columns_2:  # the candidate's product reads r∘h'
         state = b["s_all"][1 : steps + 1] if reverse else b["s_all"][:steps]
         r = b["gates"][..., :H]
         read = ((r > 0.5).to(state.dtype) + (r - r) if plan.hard & 1 else r) * state  # NaN stays
-        torch.mm(du[:, first:].t(), read.to(du.dtype).flatten(0, 1), out=b["dU"][first:])
+        read = read.to(du.dtype) if pitch == H else F.pad(read.to(du.dtype), (0, pitch - H))
+        torch.mm(du[:, first:].t(), read.flatten(0, 1), out=dU[first:])
 
 
 class _Launcher:
     """Runs a cell's kernels for one step after another.
 
-    Args: flags: constants of the pass. device: where the tensors are. key: what, beside plan and flags, decides on their types.
+    Args: pitch: P. flags: constants of the pass. device: where the tensors are. key: what else decides on their types.
     """
 
     def __init__(
-        self, plan: Plan, batch: int, rows: Rows, flags: dict[str, Any], device: torch.device, key: Hashable = None
-    ) -> None:
-        self._given = batch, plan.hidden
+        self, plan: Plan, batch: int, pitch: int, rows: Rows, flags: dict[str, Any], device: torch.device, key: Hashable = None
+    ) -> None:  # fmt: skip
+        self._given = batch, plan.hidden, pitch
         self._constants = {**flags, "HARD": plan.hard, **dict(rows.constants)}
         if plan.split_points:
             across, down = tile_of(plan)
@@ -146,12 +160,12 @@ class _Launcher:
         self._launch(kernel, arguments, t, old, new, self._chosen.get(kernel, usual))
 
     def _launch(self, kernel: Any, arguments: list[Any], t: int, old: int, new: int, launch: Launch) -> None:
-        batch, H = self._given
+        batch, H, _ = self._given
 
         def grid(constants: dict[str, Any]) -> tuple[int, ...]:
             return (batch, triton.cdiv(H, constants["BLOCK"])) if self._blocks else (batch,)
 
-        kernel[grid](*arguments, t, old, new, batch, H, **self._constants, **launch)
+        kernel[grid](*arguments, t, old, new, *self._given, **self._constants, **launch)
 
     def rehearse(self, kernels: Sequence[Any], arguments: list[Any], t: int, old: int, new: int) -> None:
         """Measure how kernels are best launched, if that is not known, on buffers that are about to be filled.

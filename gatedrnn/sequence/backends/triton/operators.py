@@ -10,12 +10,17 @@ from torch import Tensor
 
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.triton import graphs
+from gatedrnn.sequence.backends.triton.graphs import Layout
 from gatedrnn.sequence.backends.triton.loops import Buffers, backward_loop, forward_loop
 from gatedrnn.sequence.derivatives import no_second_derivative
 from gatedrnn.sequence.plan import Plan
 
-_TIMED_FORWARD = {"x": 0, "h_all": 1, "s_all": 1, "gates": 0}
-_TIMED_BACKWARD = {"h_all": 1, "s_all": 1, "gates": 0, "grad_h": 1, "grad_s": 1, "grad_gates": 0, "dx": 0, "du": 0}
+_INFERENCE = Layout({"x": 0, "h_all": 1}, frozenset({"h_all", "work", "weight_hh"}))
+_FORWARD = Layout(_INFERENCE.timed | {"s_all": 1, "gates": 0}, _INFERENCE.padded)
+_BACKWARD = Layout(
+    {"h_all": 1, "s_all": 1, "gates": 0, "grad_h": 1, "grad_s": 1, "grad_gates": 0, "dx": 0, "du": 0},
+    frozenset({"h_all", "weight_hh", "dh_u", "dU"}),
+)
 
 
 @torch.library.custom_op("gatedrnn::recurrence_triton", mutates_args=())
@@ -65,8 +70,8 @@ def recurrence(
     out: Buffers = {"h_all": h_all, "s_all": s_all, "gates": gates}
     if B:
         key = ("forward", plan, reverse, keep, B, x_TBR.dtype, lengths_B is None)
-        timed = _TIMED_FORWARD if keep else {"x": 0, "h_all": 1}
-        graphs.run(lambda b: forward_loop(p, b["x"].shape[0], reverse, keep, b), key, T, timed, given, out)
+        layout = _FORWARD if keep else _INFERENCE
+        graphs.run(lambda b: forward_loop(p, b["x"].shape[0], reverse, keep, b), key, T, layout, given, out)
     return h_all, s_all, gates
 
 
@@ -145,8 +150,8 @@ def recurrence_backward(
         flags = (lengths_B is None, grad_s is None, grad_gates is None)
         key = ("backward", plan, reverse, B, h_all.dtype, *flags)
         graphs.run(
-            lambda b: backward_loop(p, b["dx"].shape[0], reverse, {"du": b["dx"], **b}), key, T, _TIMED_BACKWARD, given, out
-        )  # fmt: skip
+            lambda b: backward_loop(p, b["dx"].shape[0], reverse, {"du": b["dx"], **b}), key, T, _BACKWARD, given, out
+        )
     first = T if reverse else 0
     d_h0 = dh_u + dh if grad_h is None else dh_u + dh + grad_h[first]
     d_s0 = dc if grad_s is None else dc + grad_s[first]

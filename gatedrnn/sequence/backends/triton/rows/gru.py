@@ -13,7 +13,7 @@ from gatedrnn.sequence.backends.triton.rows.shared import place, read, sigmoid, 
 
 @triton.jit(do_not_specialize=CHANGING)
 def after_forward(
-    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H,
+    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, KEEP: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """n = tanh(W x + b + r∘(U h' + b)); h = (1 − z)∘n + z∘h'."""
@@ -34,12 +34,12 @@ def after_forward(
     if RAGGED:
         h = tl.where(t < tl.load(lengths + b), h, h_old)
     tl.store(s_all + place(new * KEEP, b, B, H) + j, h, mask=m)
-    tl.store(h_all + place(new, b, B, H) + j, h, mask=m)
+    tl.store(h_all + place(new, b, B, P) + j, h, mask=m)
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def after_backward(
-    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H,
+    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, RAGGED: tl.constexpr, GRAD_S: tl.constexpr, GRAD_GATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The derivative of `after_forward`."""
@@ -49,7 +49,7 @@ def after_backward(
     r, z = read(gates + g_n, m, s_all), read(gates + g_n + H, m, s_all)
     y, a_u = read(gates + g_n + 2 * H, m, s_all), read(gates + g_n + 3 * H, m, s_all)
     h_old, keep = read(s_all + place(old, b, B, H) + j, m, s_all), value(z, HARD, 1)
-    d_h = read(grad_h + place(new, b, B, H) + j, m, s_all) + read(dh_u + q, m, s_all) + read(dh + q, m, s_all)
+    d_h = read(grad_h + place(new, b, B, H) + j, m, s_all) + read(dh_u + b * P + j, m, s_all) + read(dh + q, m, s_all)
     if GRAD_S:
         d_h += read(grad_s + place(new, b, B, H) + j, m, s_all)
     d_y = d_h * (1.0 - keep)
@@ -76,7 +76,7 @@ def after_backward(
 
 @triton.jit(do_not_specialize=CHANGING)
 def before_forward(
-    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H,
+    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, KEEP: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """r, z = σ(W x + U h' + b); work = r∘h'."""
@@ -88,12 +88,12 @@ def before_forward(
     tl.store(gates + g_n, r, mask=m)
     tl.store(gates + g_n + H, z, mask=m)
     h_old = read(s_all + place(old * KEEP, b, B, H) + j, m, s_all)
-    tl.store(work + b * H + j, value(r, HARD, 0) * h_old, mask=m)
+    tl.store(work + b * P + j, value(r, HARD, 0) * h_old, mask=m)
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def before_forward_second(
-    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H,
+    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, KEEP: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """n = tanh(W x + U (r∘h') + b), the product in u [B, H]; h = (1 − z)∘h' + z∘n."""
@@ -108,12 +108,12 @@ def before_forward_second(
     if RAGGED:
         h = tl.where(t < tl.load(lengths + b), h, h_old)
     tl.store(s_all + place(new * KEEP, b, B, H) + j, h, mask=m)
-    tl.store(h_all + place(new, b, B, H) + j, h, mask=m)
+    tl.store(h_all + place(new, b, B, P) + j, h, mask=m)
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def before_backward(
-    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H,
+    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, RAGGED: tl.constexpr, GRAD_S: tl.constexpr, GRAD_GATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The derivative of `before_forward_second`."""
@@ -122,7 +122,7 @@ def before_backward(
     n, q = place(t, b, B, 3 * H) + j, b * H + j
     z, y = read(gates + n + H, m, s_all), read(gates + n + 2 * H, m, s_all)
     h_old, share = read(s_all + place(old, b, B, H) + j, m, s_all), value(z, HARD, 1)
-    d_h = read(grad_h + place(new, b, B, H) + j, m, s_all) + read(dh_u + q, m, s_all) + read(dh + q, m, s_all)
+    d_h = read(grad_h + place(new, b, B, H) + j, m, s_all) + read(dh_u + b * P + j, m, s_all) + read(dh + q, m, s_all)
     if GRAD_S:
         d_h += read(grad_s + place(new, b, B, H) + j, m, s_all)
     d_z, d_y, past = d_h * (y - h_old), d_h * share, d_h * (1.0 - share)
@@ -140,14 +140,14 @@ def before_backward(
 
 @triton.jit(do_not_specialize=CHANGING)
 def before_backward_second(
-    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H,
+    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, RAGGED: tl.constexpr, GRAD_S: tl.constexpr, GRAD_GATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The derivative of `before_forward`; dh_u holds Uᵀ da of the candidate, the gradient of r∘h'."""
     b, j = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     m = j < H
     n, q = place(t, b, B, 3 * H) + j, b * H + j
-    r, d_rh = read(gates + n, m, s_all), read(dh_u + q, m, s_all)
+    r, d_rh = read(gates + n, m, s_all), read(dh_u + b * P + j, m, s_all)
     d_r = d_rh * read(s_all + place(old, b, B, H) + j, m, s_all)
     if GRAD_GATES:
         d_r += read(grad_gates + n, m, s_all)

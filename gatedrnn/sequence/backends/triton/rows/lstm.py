@@ -9,7 +9,7 @@ from gatedrnn.sequence.backends.triton.rows.shared import place, read, sigmoid, 
 
 @triton.jit(do_not_specialize=CHANGING)
 def forward(
-    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H,
+    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, KEEP: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr, PEEPHOLE: tl.constexpr,
 ):  # fmt: skip
     """c = f∘c' + i∘g; h = o∘tanh(c); with peepholes i, f = σ(· + P c') and o = σ(· + P c)."""
@@ -39,14 +39,14 @@ def forward(
     if RAGGED:
         alive = t < tl.load(lengths + b)
         c = tl.where(alive, c, c_old)
-        h = tl.where(alive, h, read(h_all + place(old, b, B, H) + j, m, s_all))
+        h = tl.where(alive, h, read(h_all + place(old, b, B, P) + j, m, s_all))
     tl.store(s_all + after, c, mask=m)
-    tl.store(h_all + place(new, b, B, H) + j, h, mask=m)
+    tl.store(h_all + place(new, b, B, P) + j, h, mask=m)
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def backward(
-    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H,
+    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, RAGGED: tl.constexpr, GRAD_S: tl.constexpr, GRAD_GATES: tl.constexpr, BLOCK: tl.constexpr,
     PEEPHOLE: tl.constexpr,
 ):  # fmt: skip
@@ -57,7 +57,7 @@ def backward(
     i, f = read(gates + n, m, s_all), read(gates + n + H, m, s_all)
     g, o = read(gates + n + 2 * H, m, s_all), read(gates + n + 3 * H, m, s_all)
     c_old, y = read(s_all + place(old, b, B, H) + j, m, s_all), tanh(read(s_all + after, m, s_all))
-    d_h, d_c = read(grad_h + after, m, s_all) + read(dh_u + q, m, s_all), read(dc + q, m, s_all)
+    d_h, d_c = read(grad_h + after, m, s_all) + read(dh_u + b * P + j, m, s_all), read(dc + q, m, s_all)
     if GRAD_S:
         d_c += read(grad_s + after, m, s_all)
     if RAGGED:

@@ -37,7 +37,7 @@ def _split(p, p_next, k, HARD: tl.constexpr, gate):
 
 @triton.jit(do_not_specialize=CHANGING)
 def forward(
-    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H,
+    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, KEEP: tl.constexpr, RAGGED: tl.constexpr, K: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -72,14 +72,14 @@ def forward(
     if RAGGED:
         alive = t < tl.load(lengths + b)
         c = tl.where(alive, c, c_old)
-        h = tl.where(alive, h, read(h_all + place(old, b, B, H) + j, m, s_all))
+        h = tl.where(alive, h, read(h_all + place(old, b, B, P) + j, m, s_all))
     tl.store(s_all + after, c, mask=m)
-    tl.store(h_all + place(new, b, B, H) + j, h, mask=m)
+    tl.store(h_all + place(new, b, B, P) + j, h, mask=m)
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def backward(
-    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H,
+    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, RAGGED: tl.constexpr, GRAD_S: tl.constexpr, GRAD_GATES: tl.constexpr, K: tl.constexpr,
     C: tl.constexpr, BLOCK: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +99,7 @@ def backward(
     g, o = read(gates + n_j + 2 * H, m, s_all), read(gates + n_j + 3 * H, m, s_all)
     i_on, f_on = value(i, HARD, 0), value(f, HARD, 1)
     c_old, y = read(s_all + place(old, b, B, H) + j, m, s_all), tanh(read(s_all + after, m, s_all))
-    d_h, d_c = read(grad_h + after, m, s_all) + read(dh_u + q, m, s_all), read(dc + q, m, s_all)
+    d_h, d_c = read(grad_h + after, m, s_all) + read(dh_u + b * P + j, m, s_all), read(dc + q, m, s_all)
     if GRAD_S:
         d_c += read(grad_s + after, m, s_all)
     if RAGGED:

@@ -10,7 +10,7 @@ CHANGING = ["t", "old", "new"]
 
 @triton.jit(do_not_specialize=CHANGING)
 def forward(
-    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H,
+    x, u, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, KEEP: tl.constexpr, RAGGED: tl.constexpr, BLOCK: tl.constexpr, PHI: tl.constexpr,
 ):  # fmt: skip
     """h = φ(W x + U h' + b)."""
@@ -28,12 +28,12 @@ def forward(
     if RAGGED:
         h = tl.where(t < tl.load(lengths + b), h, read(s_all + place(s_old, b, B, H) + j, m, s_all))
     tl.store(s_all + place(s_new, b, B, H) + j, h, mask=m)
-    tl.store(h_all + place(new, b, B, H) + j, h, mask=m)
+    tl.store(h_all + place(new, b, B, P) + j, h, mask=m)
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def backward(
-    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H,
+    extra, s_all, gates, grad_h, grad_s, grad_gates, dh_u, dh, dc, dx, du, lengths, t, old, new, B, H, P,
     HARD: tl.constexpr, RAGGED: tl.constexpr, GRAD_S: tl.constexpr, GRAD_GATES: tl.constexpr, BLOCK: tl.constexpr,
     PHI: tl.constexpr,
 ):  # fmt: skip
@@ -41,7 +41,7 @@ def backward(
     b, j = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     m = j < H
     n, q = place(t, b, B, H) + j, b * H + j
-    d_h = read(grad_h + place(new, b, B, H) + j, m, s_all) + read(dh_u + q, m, s_all)
+    d_h = read(grad_h + place(new, b, B, H) + j, m, s_all) + read(dh_u + b * P + j, m, s_all)
     if GRAD_S:
         d_h += read(grad_s + place(new, b, B, H) + j, m, s_all)
     if RAGGED:

@@ -5,15 +5,17 @@ The arguments of all kernels, `forward` then `backward`; [T] means one slot a st
     x          [T, B, R]    W x + b (noise in it), in the precision of storage
     u          [B, ·]       U h', the step's product
     extra      peephole weights [3H], or the recurrent bias of a GRU's candidate [H]
-    h_all      [T+1, B, H]  outputs and the initial h, in the precision of storage: what the product reads
+    h_all      [T+1, B, H]  outputs and the initial h, in the precision of storage: what the product reads; rows P apart
     s_all      [T+1, B, H]  the state that the step reads, in float32 at least: c, or h where there is no c; one slot if not KEEP
     gates      [T, B, G]    gate values, soft; one slot if not KEEP
-    work       [B, H]       what passes from the first half of a step to the second (a GRU that resets before the product)
+    work       [B, H]       what passes from the first half of a step to the second (a GRU that resets before the product);
+                            rows P apart
     lengths    [B]          steps that count, if RAGGED
     t          the step; old, new: slots of h_all and s_all before and after it
+    P          the pitch of h_all, work and dh_u: H, or in a graph's buffers more; kernels neither read nor write the pads
 
     grad_h, grad_s, grad_gates  gradients of h_all, s_all (if GRAD_S) and gates (if GRAD_GATES)
-    dh_u       [B, H]       Uᵀ da of the step after: what reaches h through the product
+    dh_u       [B, H]       Uᵀ da of the step after: what reaches h through the product; rows P apart
     dh         [B, H]       what reaches h past the product (a GRU's z∘h', rows that have ended)
     dc         [B, H]       what reaches c
     dx, du     [T, B, ·]    gradients of x and of u; one and the same but for a GRU that resets after the product
