@@ -3,16 +3,16 @@
 Dimensions: H hidden, R rows of W, K logits of the gates that have not H, C units of a chunk.
 """
 
-import functools
 import hashlib
+import threading
 from dataclasses import dataclass
 from typing import Any
 
-from gatedrnn.cells.spec import Cell, Spec
-from gatedrnn.compiler.graph import Graph, Matrix, Node, Reader, UnsupportedError, Wide, read
+from gatedrnn.cells.spec import Spec, Step
+from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.compiler.graph import Graph, Matrix, Node, Reader, Wide, read
 from gatedrnn.compiler.numba import Writer
 from gatedrnn.compiler.schedule import Place, Schedule, schedule
-from gatedrnn.compiler.tracing import Traced, trace
 
 _FORWARD = "g, h_prev, c_prev, c, h, extra, scratch, H, K, C, hard"
 _BACKWARD = "g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scratch, H, K, C, hard"
@@ -48,28 +48,29 @@ class Compiled:
         return hashlib.sha256("".join([*self.forward, *self.backward]).encode()).hexdigest()[:16]
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled(step: Any, spec: Spec) -> Compiled:
-    return _Cell(Cell("", "", lambda: spec, step), spec).compiled()
+_LOCK = threading.RLock()
 
 
-def compile_cell(step: Any, spec: Spec) -> Compiled:
+def compile_cell(step: Step, spec: Spec) -> Compiled:
     """The kernels of a cell of one size.
 
     Raises: UnsupportedError: the step does what kernels cannot, with what and where.
     """
-    return _compiled(step, spec)
+    with _LOCK:  # PyTorch's tracing is not for two threads at once
+        return _Cell(step, spec).compiled()
 
 
 class _Cell:
     """One cell's graphs, and the addresses in its kernels."""
 
-    def __init__(self, cell: Cell, spec: Spec) -> None:
+    def __init__(self, step: Step, spec: Spec) -> None:
         if len(spec.states) > 2:
             raise UnsupportedError(f"{len(spec.states)} states; kernels have h and one more")
         if any(extra.full for extra in spec.extras) or len(spec.extras) > 1:
             raise UnsupportedError("a matrix of the cell's own, or several extras")
-        self.spec, self.traced = spec, trace(cell, spec)
+        from gatedrnn.compiler.tracing import trace  # whose imports take seconds
+
+        self.spec, self.traced = spec, trace(step, spec)
         self.H, self.graph = spec.hidden_size, Graph()
         self.sizes = self._named_sizes()
         self.apart, self.left = False, None
@@ -105,18 +106,25 @@ class _Cell:
         return {k: gate.rows for k, gate in enumerate(self.spec.gates) if k >= len(self.traced.h)}
 
     def compiled(self) -> Compiled:
-        forward, backward, slots = self._forward(), None, 0
-        backward = self._backward()
+        forward, backward = self._forward(), self._backward()
         slots = max(found.slots for found in (*forward, *backward) if found)
         names = ("forward", "forward_second"), ("backward", "backward_second")
-        texts = [
+        texts: list[Any] = [
             tuple(self._text(name, parameters, found) if found else "" for name, found in zip(pair, both, strict=True))
             for pair, parameters, both in zip(names, (_FORWARD, _BACKWARD), (forward, backward), strict=True)
         ]
         inside = self.spec.recurrent_rows if self._late() else None
         cells = len(self.spec.states) > 1 or inside is not None
         return Compiled(
-            texts[0], texts[1], self.apart, inside, cells, self.carries, self.logits, self.chunk, slots  # type: ignore[arg-type]
+            texts[0],
+            texts[1],
+            self.apart,
+            inside,
+            cells,
+            self.carries,
+            self.logits,
+            self.chunk,
+            slots,  # type: ignore[arg-type]
         )
 
     def _forward(self) -> tuple[Schedule, Schedule | None]:

@@ -4,21 +4,21 @@ Equal values are one node. Sizes are kept as numbers here; the text that is writ
 sizes whose graphs have the same shape share their kernels.
 """
 
+import itertools
 import operator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.fx import Node as FxNode
 
-from gatedrnn.compiler.tracing import Traced
+from gatedrnn.compiler.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from gatedrnn.compiler.tracing import Traced
 
 POINTWISE = {"add", "sub", "mul", "div", "neg", "sigmoid", "tanh", "relu", "exp", "log", "sqrt", "abs", "maximum", "minimum",
              "sigmoid_slope", "tanh_slope", "greater", "where_nonzero"}  # fmt: skip
 REDUCTIONS = {"sum", "max"}
-
-
-class UnsupportedError(Exception):
-    """What of a step the compiler cannot express, and the line of the user's file."""
 
 
 @dataclass(eq=False, frozen=True)
@@ -94,7 +94,9 @@ class Graph:
             n = len(wide[0].parts)
             if any(len(w.parts) != n for w in wide):
                 raise UnsupportedError("values side by side that do not match")
-            return Wide([self.apply(op, *(arg.parts[k] if isinstance(arg, Wide) else arg for arg in args)) for k in range(n)])
+            return Wide(
+                [self.apply(op, *(arg.parts[k] if isinstance(arg, Wide) else arg for arg in args)) for k in range(n)]
+            )
         sizes = {arg.size for arg in args if isinstance(arg, Node)} - {0}
         if len(sizes) > 1:
             raise UnsupportedError(f"{op} of values of {' and '.join(map(str, sorted(sizes)))} elements")
@@ -121,11 +123,14 @@ class Reader:
         if node not in self._known:
             if node.op != "call_function":
                 raise UnsupportedError(f"the parameter {node.name} used by itself")
-            name = node.target.__name__.split(".")[0] if node.target is not operator.getitem else "getitem"
+            target: Any = node.target
+            name = target.__name__.split(".")[0] if target is not operator.getitem else "getitem"
             rule = getattr(self, f"_{name.strip('_')}", None)
             if rule is None:
                 where = node.stack_trace or ""
-                raise UnsupportedError(f"the operation {name} {where.strip().splitlines()[-1] if where else ''}".strip())
+                raise UnsupportedError(
+                    f"the operation {name} {where.strip().splitlines()[-1] if where else ''}".strip()
+                )
             args = [self.read(arg) for arg in node.args]
             self._known[node] = rule(node, *args)
         return self._known[node]
@@ -239,7 +244,7 @@ class Reader:
         for size in sizes:
             edges.append(edges[-1] + size)
         value = value if isinstance(value, Wide) else Wide([value])
-        return [value.cut(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        return [value.cut(a, b) for a, b in itertools.pairwise(edges)]
 
     def _split(self, node, value, size, dim=0):
         whole = value.size
@@ -282,7 +287,7 @@ class Reader:
         return self.graph.load("d_left", 0, size)
 
 
-def read(traced: Traced, reader: Reader, nodes: list[Any]) -> list[Any]:
+def read(traced: "Traced", reader: Reader, nodes: list[Any]) -> list[Any]:
     """The values of nodes of PyTorch's graph; they are read in order, so that none is deep."""
     wanted = set()
     stack = [node for node in nodes if node is not None]

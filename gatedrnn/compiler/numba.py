@@ -5,7 +5,8 @@ The text names no size: H units, K logits of the gates that have not H, M = H //
 
 from collections.abc import Callable
 
-from gatedrnn.compiler.graph import POINTWISE, REDUCTIONS, Node, UnsupportedError
+from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.compiler.graph import POINTWISE, REDUCTIONS, Node
 from gatedrnn.compiler.schedule import Place, Schedule
 
 Address = Callable[[Place], tuple[str, str]]
@@ -34,10 +35,9 @@ class Writer:
             for size, nodes in stage.loops.items():
                 self._loop(at, size, nodes)
             for node in stage.numbers:
-                self._lines.append(f"    {self._named(node)} = {self._expression(node, self._number)}")
-        for node, places in self._found.stores.items():
-            if node.op == "load":
-                raise UnsupportedError("a result that is an input as it was")
+                self._lines.append(f"    {self._named(node)} = {self._of_numbers(node)}")
+        if any(node.op == "load" for node in self._found.stores):
+            raise UnsupportedError("a result that is an input as it was")
         head = [
             "@njit",
             f"def {self._name}({self._parameters}):",
@@ -69,6 +69,12 @@ class Writer:
         if node.op in _INFIX:
             return f"{args[0]} {_INFIX[node.op]} {args[1]}"
         return f"-{args[0]}" if node.op == "neg" else f"{node.op}({', '.join(args)})"
+
+    def _of_numbers(self, node: Node) -> str:
+        """A number of the row; what is no arithmetic is done by a vector whose lanes are alike."""
+        if node.op in _INFIX or node.op == "neg":
+            return self._expression(node, self._number)
+        return f"total(first({self._expression(node, lambda arg: f'splat(g, {self._number(arg)})')}, 1, 0.0))"
 
     def _number(self, arg: object) -> str:
         return self._named(arg) if isinstance(arg, Node) else repr(float(arg))  # type: ignore[arg-type]
@@ -132,7 +138,11 @@ class Writer:
             if node.op in REDUCTIONS:
                 sums.append(node)
                 value, name = of(node.inputs[0]), self._named(node)
-                joined = f"{name} + first({value}, n, 0.0)" if node.op == "sum" else f"maximum({name}, first({value}, n, -1e38))"
+                joined = (
+                    f"{name} + first({value}, n, 0.0)"
+                    if node.op == "sum"
+                    else f"maximum({name}, first({value}, n, -1e38))"
+                )
                 body.append(f"    {name} = {joined}")
                 continue
             body.append(f"    {self._named(node)} = {self._expression(node, of)}")

@@ -7,7 +7,8 @@ another stands in memory. A value is computed as late as it can be, so that few 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gatedrnn.compiler.graph import POINTWISE, REDUCTIONS, Node, UnsupportedError
+from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.compiler.graph import POINTWISE, REDUCTIONS, Node
 
 Place = tuple[str, int]
 """A memory and the part of it: ("a", 2) is the third gate's column, ("slot", 0) a row of scratch."""
@@ -131,9 +132,9 @@ def _stand(found: Schedule, order: list[Node], users: dict[Node, list[Node]]) ->
     busy: list[int] = []  # the last stage that reads each slot
     for stage in range(len(found.stages)):
         for node in (n for n in order if found.at[n] == stage):
-            if not node.size or node.op == "head" or all(found.in_loop(node, user) for user in users[node]):
-                if node.op in POINTWISE or node.op in REDUCTIONS or node.op == "head":
-                    continue
+            within = node.op in POINTWISE and all(found.in_loop(node, user) for user in users[node])
+            if not node.size or node.op == "head" or within:
+                continue
             kept = next((place for place in found.stores.get(node, []) if not place[0].startswith("+")), None)
             if kept is None:
                 until = max((_last_read(found, user, users) for user in users[node]), default=stage)

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gatedrnn.cells.spec import Cell, Params, Spec
+from gatedrnn.cells.spec import Params, Spec, Step, Trace
+from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.gates import straight_through
 
 _BATCH = 2
@@ -40,14 +41,21 @@ class _Scan(torch.autograd.Function):
 
 
 class _Watched(Spec):
-    """A Spec that notes what each squash keeps: a softmax's probabilities, else the soft value."""
+    """A Spec that notes what each squash keeps, a softmax's probabilities, else the soft value, and what it gives."""
 
     kept: dict[str, Tensor]
+    given: dict[str, Tensor]
 
     def squash(self, name: str, logits: Tensor) -> Tensor:
+        self.given[name] = self._squash(name, logits)
+        return self.given[name]
+
+    def _squash(self, name: str, logits: Tensor) -> Tensor:
         gate = self.gate(name)
         if gate.squash not in ("cumax", "tail_cumax"):
-            y = self.kept[name] = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu}[gate.squash](logits)
+            y = self.kept[name] = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu}[gate.squash](
+                logits
+            )
             return straight_through(y, (y > 0.5).to(y.dtype)) if gate.hard else y
         p = self.kept[name] = torch.softmax(logits, -1)
         tail = gate.squash == "tail_cumax"
@@ -85,9 +93,12 @@ class Traced:
     d_extra: list[FxNode | None]
 
 
-def trace(cell: Cell, spec: Spec) -> Traced:
-    """Run the step and its derivative on tensors without numbers. What the step itself raises is raised here."""
-    watched = copy.copy(spec)
+def trace(step: Step, spec: Spec) -> Traced:
+    """Run the step and its derivative on tensors without numbers. What the step itself raises is raised here.
+
+    Raises: UnsupportedError: its trace shows other values than the gates'.
+    """
+    watched: Any = copy.copy(spec)
     object.__setattr__(watched, "__class__", _Watched)
     gates, H = spec.gates, spec.hidden_size
     own = gates[: spec.recurrent_gates]
@@ -96,25 +107,42 @@ def trace(cell: Cell, spec: Spec) -> Traced:
     def joint(*given: Tensor) -> tuple[Any, ...]:
         x, h, old, extra, (U,), (b,), d_state, d_kept = _parts(given, counts)
         object.__setattr__(watched, "kept", {})
+        object.__setattr__(watched, "given", {})
         params = Params(U, U, b, b, {e.name: p for e, p in zip(spec.extras, extra, strict=True)})
-        new, shown = cell.step(watched, params, torch.cat(x, -1), torch.cat(h, -1), tuple(old))
+        new, shown = step(watched, params, torch.cat(x, -1), torch.cat(h, -1), tuple(old))
+        _check_shown(spec, shown, watched.given)
         kept = [watched.kept.get(gate.name, shown[gate.name]) for gate in gates]
         inputs = [*x, *h, *old, *extra]
         grads = torch.autograd.grad([*new, *kept], inputs, [*d_state, *d_kept], allow_unused=True)
         return (list(new), kept, *_parts(grads, counts[:4]))
 
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(*shape, dtype=torch.float32, device="cpu", requires_grad=True)
+
     def vectors(rows: list[int]) -> list[Tensor]:
-        return [torch.zeros(_BATCH, n, requires_grad=True) for n in rows]
+        return [zeros(_BATCH, n) for n in rows]
 
     widths, states = [gate.rows for gate in gates], [H] * len(spec.states)
-    extras = [torch.zeros(spec.extra_shape(e), requires_grad=True) for e in spec.extras]
+    extras = [zeros(*spec.extra_shape(e)) for e in spec.extras]
     given = [*vectors(widths), *vectors([gate.rows for gate in own]), *vectors(states), *extras]
-    given += [torch.zeros(spec.rows, H), torch.zeros(spec.rows), *vectors(states), *vectors(widths)]
-    graph = make_fx(joint, tracing_mode="fake")(*given).graph
+    given += [zeros(spec.rows, H), zeros(spec.rows), *vectors(states), *vectors(widths)]
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        graph = make_fx(joint, tracing_mode="fake")(*given).graph
     nodes = list(graph.nodes)
     found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
     x, h, old, extra, (U,), (b,), d_state, d_kept = found
     return Traced(nodes, x, h, old, extra, U, b, d_state, d_kept, *nodes[-1].args[0])
+
+
+def _check_shown(spec: Spec, shown: Trace, given: dict[str, Tensor]) -> None:
+    """Refuse a trace that cannot be read off what the squashes keep."""
+    if shown.keys() != {gate.name for gate in spec.gates}:
+        odd = ", ".join(sorted(shown.keys() ^ {gate.name for gate in spec.gates}))
+        raise UnsupportedError(f"a trace that is not of the gates alone: {odd}")
+    for gate in spec.gates:
+        whole = gate.perturbable and (gate.hard or gate.squash != "sigmoid")  # more than its value is kept
+        if (gate.name in given or whole) and shown[gate.name] is not given.get(gate.name):
+            raise UnsupportedError(f"the trace's {gate.name}, which is not what its squash gave")
 
 
 def _parts(values: Any, counts: list[int]) -> list[list[Any]]:

@@ -4,7 +4,6 @@ Dimensions: H hidden, G columns of gates.
 """
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
@@ -27,8 +26,9 @@ class Plan:
         kernel: which rows run it.
         hidden: H.
         columns: G.
-        split_points, chunk: K and C of an ON-LSTM, else 0 and 1.
+        split_points, chunk: K and C of an ON-LSTM, else 0 and 1; of a compiled cell its second size and C.
         hard: bit k set where gate k of the Spec is straight-through.
+        slots: rows of scratch that a compiled step needs.
         cells: whether the kernel keeps a second row of H a token: c, or r∘h'.
         carries: whether h' also reaches h past the product.
     """
@@ -94,14 +94,14 @@ def plan_for(step: Step, spec: Spec) -> Plan | str:
 
 def _plan(step: Step, spec: Spec) -> Plan | str:
     H, rows = spec.hidden_size, spec.rows
-    if os.environ.get("COMPILED"):
-        return _compiled(step, spec)
     name = _ROWS.get(step)
     hard = sum(gate.hard << k for k, gate in enumerate(spec.gates))
-    if name is None:
-        return "the cell has no kernel"
-    if not _alike(spec, CELLS[name].make_spec(H), name == "rnn"):
-        return f"its gates are not those of the registered cell {name}, whose equation it uses"
+    if name is None or not _alike(spec, CELLS[name].make_spec(H), name == "rnn"):
+        return (
+            "a compiler would not see through its compilation"
+            if torch.compiler.is_compiling()
+            else _compiled(step, spec)
+        )
     if any(extra.full for extra in spec.extras):
         return "a full peephole matrix is not in the kernels"
     if name == "rnn":
@@ -120,20 +120,22 @@ def _plan(step: Step, spec: Spec) -> Plan | str:
 
 
 def _compiled(step: Step, spec: Spec) -> Plan | str:
+    """The plan of a cell whose kernels are compiled from its equation, or why they cannot be."""
     from gatedrnn.compiler import UnsupportedError, compile_cell
-    from gatedrnn.sequence.backends.cpu.rows_compiled import register
+    from gatedrnn.sequence.backends.cpu.compiled import register
 
     try:
-        c = compile_cell(step, spec)
+        found = compile_cell(step, spec)
     except UnsupportedError as error:
-        return str(error)
-    H, R = spec.hidden_size, spec.rows
-    last = spec.gates[-1].rows
-    own = spec.recurrent_rows
+        return f"its step has {error}, which kernels have not"
+    except Exception as error:  # whatever a user's step, or tracing it, may raise
+        first = (str(error).strip().splitlines() or [""])[0]
+        return f"its step cannot be traced: {type(error).__name__}: {first}"
+    own, last = spec.recurrent_rows, spec.gates[-1].rows if found.apart else 0
     return Plan(
-        register(c), H, R + last if c.apart else R, R, last if c.apart else 0, own, R - own, R - last if c.apart else 0,
-        c.logits, c.chunk, sum(gate.hard << k for k, gate in enumerate(spec.gates)), c.slots, cells=c.cells, carries=c.carries,
-    )
+        register(found), spec.hidden_size, spec.rows + last, spec.rows, last, own, spec.rows - own,
+        spec.rows - last if last else 0, found.logits, found.chunk, slots=found.slots, cells=found.cells, carries=found.carries,
+    )  # fmt: skip
 
 
 def _alike(spec: Spec, own: Spec, any_squash: bool) -> bool:
@@ -161,8 +163,8 @@ def biases(plan: Plan, params: Params) -> Tensor:
         bias_ih, bias_hh = zeros if bias_ih is None else bias_ih, zeros if bias_hh is None else bias_hh
     if not plan.shift:
         return bias_ih + bias_hh
-    H = plan.hidden  # a GRU that resets after the product: n r z, then U's n
-    return torch.cat((bias_ih[2 * H :], bias_ih[: 2 * H] + bias_hh[: 2 * H], bias_hh[2 * H :]))
+    first = plan.shift  # the last gate's columns come first, and U's own last: n r z, then U's n
+    return torch.cat((bias_ih[first:], bias_ih[:first] + bias_hh[:first], bias_hh[first:]))
 
 
 def trace(plan: Plan, spec: Spec, gates: Tensor, wanted: Callable[[str], bool]) -> Trace:

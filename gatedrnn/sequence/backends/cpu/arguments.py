@@ -104,7 +104,13 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
     panel = target.panel // (2 if kind == "f64" else 1)
     tall = MATRIX_ROWS if half and target.half == "amx" else target.rows
     inner = max(width, H, plan.columns) if half else 0
-    scratch = round_up(REGISTERS + tall * panel + max(6, plan.slots) * (H + 1 + target.lanes) + 2 * plan.split_points, ALIGN)
+    scratch = round_up(
+        REGISTERS
+        + tall * panel
+        + max(6, plan.slots) * (max(H, plan.split_points) + target.lanes)
+        + 2 * plan.split_points,
+        ALIGN,
+    )
     left = rows_at_once(tall) * max(depth(inner, kind), TOKENS)
     if kind == "small":
         left = left_bytes(panel, rank, max(width, H))

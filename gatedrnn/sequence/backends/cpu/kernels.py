@@ -56,13 +56,12 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
         from gatedrnn.sequence.backends.cpu.drawing import draw
 
         return draw
-    from gatedrnn.sequence.backends.cpu import loops, rows_compiled
+    from gatedrnn.sequence.backends.cpu import compiled, loops
 
-    compiled = rows_compiled.known(kernel)
-    if compiled is not None:
-        if direction == "forward":
-            return loops.forward_loop(*rows_compiled.rows(compiled, "forward"))
-        return loops.backward_loop(*rows_compiled.rows(compiled, "backward"))
+    cell = compiled.known(kernel)
+    if cell is not None:
+        both = compiled.rows(cell, direction)
+        return loops.forward_loop(*both) if direction == "forward" else loops.backward_loop(*both)
     from gatedrnn.sequence.backends.cpu.rows import coupled, gru, lstm, onlstm, peephole, rnn
     from gatedrnn.sequence.backends.cpu.rows.shared import nothing
 

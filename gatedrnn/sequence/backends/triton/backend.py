@@ -45,6 +45,8 @@ class Triton:
         plan = _plan(request)
         if isinstance(plan, str):
             return plan
+        if plan.slots or plan.kernel.startswith("step-"):
+            return "the cell is compiled for the CPU only, so far"
         if (1 << (plan.split_points - 1).bit_length()) * (1 << (plan.chunk - 1).bit_length()) > _LARGEST_TILE:
             return f"a row of {plan.hidden} units is more than one program's tile of {_LARGEST_TILE}"
         return request.misfit()

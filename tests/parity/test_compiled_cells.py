@@ -1,0 +1,179 @@
+"""Cells whose kernels are compiled from their equation: the registered ones, which have rows by hand too, and new ones."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gatedrnn import Gates, Recurrent
+from gatedrnn.cells import CELLS, Cell, Gate, Spec
+from gatedrnn.core.errors import BackendError
+
+B, T, D = 3, 5, 7
+
+
+def recompiled(name, **options):
+    """A registered cell under another step, which has no rows of its own."""
+    cell = CELLS[name]
+
+    def step(*given):
+        return cell.step(*given)
+
+    return Cell("mine", "mine", lambda hidden_size: cell.make_spec(hidden_size, **{**cell.options, **options}), step)
+
+
+def mgu_spec(hidden_size):
+    gates = Gate("forget_gate", hidden_size), Gate("cell_candidate", hidden_size, "tanh")
+    return Spec(hidden_size, gates, ("h",), recurrent_gates=1)
+
+
+def mgu_step(spec, params, x_gates, h_gates, state):
+    """f = σ(W x + U h' + b); n = tanh(W x + U (f∘h') + b); h = (1 − f)∘h' + f∘n (Zhou et al. 2016)."""
+    (h,) = state
+    x_f, x_n = spec.split(x_gates)
+    f = spec.squash("forget_gate", x_f + h_gates)
+    first = spec.recurrent_rows
+    b = None if params.bias_hh is None else params.bias_hh[first:]
+    n = spec.squash("cell_candidate", x_n + F.linear(f * h, params.weight_hh[first:], b))
+    h = (1 - f) * h + f * n
+    return (h,), {"forget_gate": f, "cell_candidate": n}
+
+
+def normed_step(spec, params, x_gates, h_gates, state):
+    """An LSTM whose new c is divided by the root of its mean square, and whose output gate reads it."""
+    _, c = state
+    a_i, a_f, a_g, a_o = spec.split(x_gates + h_gates)
+    i, f = spec.squash("input_gate", a_i), spec.squash("forget_gate", a_f)
+    g, o = spec.squash("cell_candidate", a_g), spec.squash("output_gate", a_o)
+    c = f * c + i * g
+    c = c / torch.exp(0.5 * torch.log((c * c).sum(-1, keepdim=True) / spec.hidden_size + 0.1))
+    h = o * torch.tanh(c)
+    return (h, c), {"input_gate": i, "forget_gate": f, "cell_candidate": g, "output_gate": o}
+
+
+MGU = Cell("mgu", "MGU", mgu_spec, mgu_step)
+BINARY = Gates(straight_through=True)
+CELLS_HERE = {
+    "lstm": (recompiled("lstm"), 13, Gates()),
+    "gru": (recompiled("gru"), 13, Gates()),
+    "gru-before": (recompiled("gru", reset_after=False), 9, Gates()),
+    "onlstm": (recompiled("onlstm", chunk_size=4), 24, Gates(temperature=0.8, noise_probability=0.5)),
+    "onlstm-free": (recompiled("onlstm", split_points="free"), 13, Gates()),
+    "onlstm-hard": (recompiled("onlstm", chunk_size=3), 24, BINARY),
+    "peephole": (recompiled("peephole"), 11, Gates()),
+    "rnn-relu": (recompiled("rnn", nonlinearity="relu"), 11, Gates()),
+    "mgu": (MGU, 11, Gates()),
+    "mgu-1": (MGU, 1, BINARY),
+}
+
+
+def results(layer, x, lengths, noise, backend):
+    """Output, states, gates and every gradient."""
+    layer.backend = backend
+    layer.zero_grad()
+    x = x.clone().requires_grad_()
+    output, states, traces = layer(x, lengths=lengths, return_gates=True, noise=noise)
+    states = states if isinstance(states, tuple) else (states,)
+    shown = [gate for trace in traces for gate in trace.values()]
+    weights = torch.linspace(-1, 2, output.numel(), dtype=x.dtype).view_as(output)
+    loss = (output * weights).sum() + sum((state**2).sum() for state in states)
+    (loss + sum((gate * gate.cumsum(-1)).sum() for gate in shown)).backward()
+    return [output, *states, *shown, x.grad, *(p.grad.clone() for p in layer.parameters())]
+
+
+@pytest.mark.parametrize("name", CELLS_HERE)
+def test_a_compiled_cell_is_its_equation(name):
+    cell, hidden, gates = CELLS_HERE[name]
+    layer = Recurrent(cell, D, hidden, gates=gates, bidirectional=True, dtype=torch.float64)
+    x = torch.randn(T, B, D, dtype=torch.float64)
+    for lengths in (None, [5, 2, 4]):
+        noise = layer.sample_noise(T, B)
+        expected = results(layer, x, lengths, noise, "reference")
+        found = results(layer, x, lengths, noise, "cpu")
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
+def test_a_compiled_cell_runs_in_float32_without_gradients_and_by_itself():
+    layer = Recurrent(MGU, D, 40)
+    x = torch.randn(30, 4, D)
+    with torch.no_grad():
+        for _ in range(2):
+            output, h = layer(x)
+        layer.backend = "reference"
+        expected, last = layer(x)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(h, last, atol=1e-5, rtol=1e-5)
+
+
+def three_states(spec, params, x_gates, h_gates, state):
+    return (state[0], state[1], state[2]), {}
+
+
+def sorting(spec, params, x_gates, h_gates, state):
+    h = torch.sort(torch.tanh(x_gates + h_gates)).values
+    return (h,), {"cell_candidate": h}
+
+
+def branching(spec, params, x_gates, h_gates, state):
+    h = torch.tanh(x_gates + h_gates)
+    return ((h if h.sum() > 0 else -h),), {"cell_candidate": h}
+
+
+def shows_more(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h,), {"cell_candidate": h, "double": 2 * h}
+
+
+def shows_another(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h,), {"cell_candidate": 2 * h}
+
+
+def needs_logits(spec, params, x_gates, h_gates, state):
+    a = x_gates + h_gates
+    h = spec.squash("cell_candidate", a) * a
+    return (h,), {"cell_candidate": spec.squash("cell_candidate", a)}
+
+
+def rnn_spec(hidden_size):
+    return Spec(hidden_size, (Gate("cell_candidate", hidden_size, "tanh"),), ("h",))
+
+
+@pytest.mark.parametrize(
+    "step, words",
+    [
+        (sorting, "operation sort"),
+        (branching, "cannot be traced: "),
+        (shows_more, "double"),
+        (shows_another, "cell_candidate"),
+        (needs_logits, "more than the gates' values"),
+    ],
+)
+def test_what_is_not_compiled_says_why_and_runs_on_the_reference(step, words):
+    layer = Recurrent(Cell("mine", "mine", rnn_spec, step), D, 6, dtype=torch.float64)
+    x = torch.randn(T, B, D, dtype=torch.float64)
+    found = layer(x)[0]
+    layer.backend = "reference"
+    assert torch.equal(found, layer(x)[0])
+    layer.backend = "cpu"
+    with pytest.raises(BackendError, match=words) as caught:
+        layer(x)
+    assert "\n" not in str(caught.value)
+
+
+def test_three_states_run_on_the_reference():
+    def make_spec(hidden_size):
+        return Spec(hidden_size, (Gate("cell_candidate", hidden_size, "tanh"),), ("h", "c", "n"))
+
+    layer = Recurrent(Cell("mine", "mine", make_spec, three_states), D, 6, backend="cpu")
+    with pytest.raises(BackendError, match="3 states"):
+        layer(torch.randn(T, B, D))
+
+
+def test_a_reduction_over_the_row():
+    cell = Cell("normed", "normed", lambda hidden_size: CELLS["lstm"].make_spec(hidden_size), normed_step)
+    layer = Recurrent(cell, D, 21, dtype=torch.float64)
+    x = torch.randn(T, B, D, dtype=torch.float64)
+    found, expected = (results(layer, x, None, None, backend) for backend in ("cpu", "reference"))
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
