@@ -170,7 +170,7 @@ class _Cell:
         states += [load("d_state", k, H) for k in range(1, len(spec.states))]
         known |= dict(zip(t.d_state, states, strict=True))
         known |= {node: load("grad_g", k, spec.gates[k].rows) for k, node in enumerate(t.d_kept)}
-        reader = Reader(self.graph, known, self._late())
+        reader = Reader(self.graph, known, self._late(), backward=True)
         counts = [len(t.d_x), len(t.d_h), len(t.d_old), len(t.d_extra)]
         values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *t.d_extra])
         if {kind for kind, _ in _leaves([v for v in values if v is not None])} & {"a", "x", "late", "product", "bias"}:

@@ -9,6 +9,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.fx import Node as FxNode
 
 from gatedrnn.compiler.errors import UnsupportedError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 POINTWISE = {"add", "sub", "mul", "div", "neg", "sigmoid", "tanh", "relu", "exp", "log", "sqrt", "abs", "maximum", "minimum",
              "sigmoid_slope", "tanh_slope", "greater", "where_nonzero"}  # fmt: skip
 REDUCTIONS = {"sum", "max"}
+_HARMLESS = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
 
 
 @dataclass(eq=False, frozen=True)
@@ -108,11 +110,12 @@ class Reader:
 
     Args:
         known: what stands for a node of PyTorch's graph instead of its computation: inputs, and what is kept.
+        backward: whether the derivative is read.
         late: rows of the gates whose product is inside the step, by their places.
     """
 
-    def __init__(self, graph: Graph, known: dict[FxNode, Any], late: dict[int, int]) -> None:
-        self.graph, self._known, self._late = graph, dict(known), late
+    def __init__(self, graph: Graph, known: dict[FxNode, Any], late: dict[int, int], backward: bool = False) -> None:
+        self.graph, self._known, self._late, self._backward = graph, dict(known), late, backward
         self.products: list[tuple[Any, int]] = []  # left factors of products with rows of U, and the first row
         self.turned: list[Any] = []  # what is multiplied by those rows turned
 
@@ -131,9 +134,27 @@ class Reader:
                 raise UnsupportedError(
                     f"the operation {name} {where.strip().splitlines()[-1] if where else ''}".strip()
                 )
+            if odd := node.kwargs.keys() - _HARMLESS:
+                raise UnsupportedError(f"the operation {name} with {', '.join(sorted(odd))}")
             args = [self.read(arg) for arg in node.args]
             self._known[node] = rule(node, *args)
+            self._check_size(node, name)
         return self._known[node]
+
+    def _check_size(self, node: FxNode, name: str) -> None:
+        """Refuse a value that has not as many elements a row as PyTorch's: its shape means more than its elements."""
+        value, tensor = self._known[node], node.meta.get("val")
+        if isinstance(value, Node | Wide) and value.size and isinstance(tensor, torch.Tensor):
+            shape = tensor.shape
+            if value.size != (shape[1:].numel() if len(shape) > 1 else shape.numel()):
+                raise UnsupportedError(f"the operation {name} that gives {list(shape[1:])} a row")
+
+    def _along(self, node: FxNode, dim: int, most: int = 2) -> None:
+        """Refuse a dimension that is not the last, or a shape of more dimensions."""
+        given: Any = node.args[0]
+        shape = given.meta["val"].shape
+        if dim % len(shape) != len(shape) - 1 or len(shape) > most:
+            raise UnsupportedError(f"an operation along dimension {dim} of {list(shape)}")
 
     # Rules, by the operator's name: the node, then its arguments.
 
@@ -195,6 +216,7 @@ class Reader:
         return self.graph.apply("where_nonzero", y, d, 0.0)
 
     def _softmax(self, node, a, dim, half):
+        self._along(node, dim)
         return self.graph.node("softmax", a, size=a.size)
 
     def _softmax_backward_data(self, node, d, p, *_):
@@ -209,12 +231,23 @@ class Reader:
         return self.graph.node("one_hot", p, size=p.size)
 
     def _cumsum(self, node, x, dim):
+        self._along(node, dim)
         return self.graph.node("scan", x, False, False, size=x.size)
 
     def _same(self, node, value, *_, **__):
         return value
 
-    _detach = _alias = _to_copy = _unsqueeze = _squeeze = _clone = _same
+    _detach = _alias = _unsqueeze = _squeeze = _clone = _same
+
+    def _to_copy(self, node, value):
+        if node.kwargs.get("dtype", torch.float32) != torch.float32:
+            raise UnsupportedError(f"a conversion to {node.kwargs['dtype']}")
+        return value
+
+    def _pow(self, node, a, exponent):
+        if exponent != 2:
+            raise UnsupportedError(f"the power {exponent}")
+        return self.graph.apply("mul", a, a)
 
     def _expand(self, node, value, shape):
         before = node.args[0].meta["val"].shape
@@ -229,8 +262,9 @@ class Reader:
         (dim,) = dims or [-1]
         shape = node.args[0].meta["val"].shape
         dim %= len(shape)
-        if dim == 0:  # over the batch: every row adds its part
+        if dim == 0 and self._backward:  # over the batch, of what a parameter's gradient gets from each row
             return value
+        self._along(node, dim, 3)
         if len(shape) == 3:  # over the units of a chunk
             return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
         return self.graph.node("sum", value, size=0)
@@ -255,6 +289,8 @@ class Reader:
 
     def _slice(self, node, value, dim=0, first=0, last=None, step=1):
         if isinstance(value, Matrix):
+            if node.meta["val"].shape[0] != node.args[0].meta["val"].shape[0] - first or dim or value.first:
+                raise UnsupportedError("a part of U that is not its last rows")
             return Matrix(first)
         last = value.size if last is None else min(last, value.size)
         if step == 1 and isinstance(value, Wide):
@@ -273,9 +309,17 @@ class Reader:
         return Matrix(value.first, not value.turned)
 
     def _addmm(self, node, bias, left, matrix):
-        return self._mm(node, left, matrix)
+        parts = bias.parts if isinstance(bias, Wide) else [bias]
+        if [part.args for part in parts] != [("bias", k) for k in self._late]:
+            raise UnsupportedError("a product inside the step whose bias is not b_hh's of the same rows")
+        return self._product(node, left, matrix)
 
     def _mm(self, node, left, matrix):
+        if isinstance(matrix, Matrix) and matrix.turned and not self._backward:
+            raise UnsupportedError("a product inside the step without its rows' b_hh")
+        return self._product(node, left, matrix)
+
+    def _product(self, node, left, matrix):
         if not isinstance(matrix, Matrix):
             raise UnsupportedError("a product with something else than rows of U")
         size = node.meta["val"].shape[-1]

@@ -71,6 +71,7 @@ class Traced:
 
     Args:
         x, h: W x + b and U h' + b of each gate; `h` only of those whose product the driver computes.
+        U, bias: the recurrent matrix and b_hh; foreign: W and b_ih, which the driver alone may read.
         d_state, d_kept: gradients of the new states and of what squashes keep.
         new, kept: new states, and what squashes keep.
         d_x, d_h, d_old, d_extra: gradients of x, h, the states before and the extras.
@@ -83,6 +84,7 @@ class Traced:
     extra: list[FxNode]
     U: FxNode
     bias: FxNode
+    foreign: list[FxNode]
     d_state: list[FxNode]
     d_kept: list[FxNode]
     new: list[FxNode]
@@ -102,13 +104,13 @@ def trace(step: Step, spec: Spec) -> Traced:
     object.__setattr__(watched, "__class__", _Watched)
     gates, H = spec.gates, spec.hidden_size
     own = gates[: spec.recurrent_gates]
-    counts = [len(gates), len(own), len(spec.states), len(spec.extras), 1, 1, len(spec.states), len(gates)]
+    counts = [len(gates), len(own), len(spec.states), len(spec.extras), 1, 1, 2, len(spec.states), len(gates)]
 
     def joint(*given: Tensor) -> tuple[Any, ...]:
-        x, h, old, extra, (U,), (b,), d_state, d_kept = _parts(given, counts)
+        x, h, old, extra, (U,), (b,), (W, b_ih), d_state, d_kept = _parts(given, counts)
         object.__setattr__(watched, "kept", {})
         object.__setattr__(watched, "given", {})
-        params = Params(U, U, b, b, {e.name: p for e, p in zip(spec.extras, extra, strict=True)})
+        params = Params(W, U, b_ih, b, {e.name: p for e, p in zip(spec.extras, extra, strict=True)})
         new, shown = step(watched, params, torch.cat(x, -1), torch.cat(h, -1), tuple(old))
         _check_shown(spec, shown, watched.given)
         kept = [watched.kept.get(gate.name, shown[gate.name]) for gate in gates]
@@ -125,13 +127,14 @@ def trace(step: Step, spec: Spec) -> Traced:
     widths, states = [gate.rows for gate in gates], [H] * len(spec.states)
     extras = [zeros(*spec.extra_shape(e)) for e in spec.extras]
     given = [*vectors(widths), *vectors([gate.rows for gate in own]), *vectors(states), *extras]
-    given += [zeros(spec.rows, H), zeros(spec.rows), *vectors(states), *vectors(widths)]
+    given += [zeros(spec.rows, H), zeros(spec.rows)]
+    given += [zeros(spec.rows, 1), zeros(spec.rows), *vectors(states), *vectors(widths)]
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         graph = make_fx(joint, tracing_mode="fake")(*given).graph
     nodes = list(graph.nodes)
     found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
-    x, h, old, extra, (U,), (b,), d_state, d_kept = found
-    return Traced(nodes, x, h, old, extra, U, b, d_state, d_kept, *nodes[-1].args[0])
+    x, h, old, extra, (U,), (b,), foreign, d_state, d_kept = found
+    return Traced(nodes, x, h, old, extra, U, b, foreign, d_state, d_kept, *nodes[-1].args[0])
 
 
 def _check_shown(spec: Spec, shown: Trace, given: dict[str, Tensor]) -> None:

@@ -135,6 +135,46 @@ def needs_logits(spec, params, x_gates, h_gates, state):
     return (h,), {"cell_candidate": spec.squash("cell_candidate", a)}
 
 
+def over_the_batch(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h - h.sum(0, keepdim=True),), {"cell_candidate": h}
+
+
+def along_chunks(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return ((h.view(-1, 2, 3) - h.view(-1, 2, 3).sum(1, keepdim=True)).view(-1, 6),), {"cell_candidate": h}
+
+
+def outer(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return ((h[:, :, None] * state[0][:, None, :]).sum(-1),), {"cell_candidate": h}
+
+
+def with_alpha(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", torch.add(x_gates, h_gates, alpha=2))
+    return (h,), {"cell_candidate": h}
+
+
+def truncated(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h * (3 * h).to(torch.int32),), {"cell_candidate": h}
+
+
+def reads_w(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h * params.bias_ih,), {"cell_candidate": h}
+
+
+def reads_u(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h + state[0] @ params.weight_hh.t(),), {"cell_candidate": h}
+
+
+def running(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", (x_gates + h_gates).cumsum(0))
+    return (h,), {"cell_candidate": h}
+
+
 def rnn_spec(hidden_size):
     return Spec(hidden_size, (Gate("cell_candidate", hidden_size, "tanh"),), ("h",))
 
@@ -147,6 +187,14 @@ def rnn_spec(hidden_size):
         (shows_more, "double"),
         (shows_another, "cell_candidate"),
         (needs_logits, "more than the gates' values"),
+        (over_the_batch, "along dimension 0"),
+        (along_chunks, "along dimension 1"),
+        (outer, "the operation mul that gives"),
+        (with_alpha, "add with alpha"),
+        (truncated, "conversion to torch.int32"),
+        (reads_w, "parameter"),
+        (reads_u, "b_hh"),
+        (running, "along dimension 0"),
     ],
 )
 def test_what_is_not_compiled_says_why_and_runs_on_the_reference(step, words):
