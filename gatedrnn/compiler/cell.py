@@ -12,6 +12,7 @@ from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.graph import Graph, Matrix, Node, Reader, Wide, read
 from gatedrnn.compiler.numba import Writer
+from gatedrnn.compiler.outside import check_outside
 from gatedrnn.compiler.schedule import Place, Schedule, schedule
 
 _FORWARD = "g, h_prev, c_prev, c, h, extra, scratch, H, K, C, hard"
@@ -56,6 +57,7 @@ def compile_cell(step: Step, spec: Spec) -> Compiled:
 
     Raises: UnsupportedError: the step does what kernels cannot, with what and where.
     """
+    check_outside(step)
     with _LOCK:  # PyTorch's tracing is not for two threads at once
         return _Cell(step, spec).compiled()
 

@@ -175,6 +175,23 @@ def running(spec, params, x_gates, h_gates, state):
     return (h,), {"cell_candidate": h}
 
 
+SETTINGS = {"slope": 2.0}
+slope = 2.0
+
+
+def reads_settings(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", SETTINGS["slope"] * (x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
+def reads_a_number(spec, params, x_gates, h_gates, state):
+    def inner(values):
+        return slope * values
+
+    h = spec.squash("cell_candidate", inner(x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
 def rnn_spec(hidden_size):
     return Spec(hidden_size, (Gate("cell_candidate", hidden_size, "tanh"),), ("h",))
 
@@ -195,6 +212,8 @@ def rnn_spec(hidden_size):
         (reads_w, "parameter"),
         (reads_u, "b_hh"),
         (running, "along dimension 0"),
+        (reads_settings, "SETTINGS, read from outside"),
+        (reads_a_number, "slope, read from outside"),
     ],
 )
 def test_what_is_not_compiled_says_why_and_runs_on_the_reference(step, words):
