@@ -70,14 +70,14 @@ class Matrix:
 
 @dataclass
 class Graph:
-    """Nodes made so far; asks for the same one give the same object."""
+    """Nodes made so far; asks for the same one give the same object. `merged`: x + h of one gate is what the driver adds up."""
 
-    chunk: int = 1
+    merged: bool = True
     _made: dict[Any, Node] = field(default_factory=dict)
 
     def node(self, op: str, *args: Any, size: int) -> Node:
-        """The node; x + h of one gate is what the driver adds up itself."""
-        if op == "add":
+        """The node of an operation on these arguments."""
+        if op == "add" and self.merged:
             leaves = {arg.args for arg in args if isinstance(arg, Node) and arg.op == "load"}
             for kind, k in leaves:
                 if kind in ("h", "product") and ("x", k) in leaves:

@@ -38,8 +38,10 @@ class Schedule:
         return _joined(node, user) and self.at[node] == self.at[user]
 
 
-def schedule(targets: list[tuple[Node, Place]]) -> Schedule:
+def schedule(targets: list[tuple[Node, Place]], same: dict[str, str]) -> Schedule:
     """The order in which the values of `targets` are computed and stored.
+
+    Args: same: kinds of memories that lie where what is stored as another kind lies.
 
     Raises: UnsupportedError: a memory is written before its last reader.
     """
@@ -71,7 +73,7 @@ def schedule(targets: list[tuple[Node, Place]]) -> Schedule:
         stores.setdefault(node, []).append(place)
     found = Schedule(stages, {}, stores, 0, late)
     _stand(found, order, users)
-    _check(found, order, targets)
+    _check(found, users, targets, same)
     return found
 
 
@@ -152,19 +154,16 @@ def _last_read(found: Schedule, user: Node, users: dict[Node, list[Node]]) -> in
     return max((_last_read(found, each, users) for each in users[user]), default=found.at[user])
 
 
-def _check(found: Schedule, order: list[Node], targets: list[tuple[Node, Place]]) -> None:
+def _check(
+    found: Schedule, users: dict[Node, list[Node]], targets: list[tuple[Node, Place]], same: dict[str, str]
+) -> None:
     """Refuse a memory that is read after it was written."""
     written = {place: node for node, place in targets if node.op != "load"}
-    for node in order:
+    for node in users:
         for arg in node.inputs:
             place = arg.args if arg.op == "load" else None
-            aliases = [p for p in (place, place and _ALIAS.get(place[0]) and (_ALIAS[place[0]], place[1])) if p]
-            for each in aliases:
+            for each in [place, (same.get(place[0], ""), place[1])] if place else []:
                 writer = written.get(each, node)
-                whole = writer.op not in POINTWISE
-                if writer is not node and found.at[writer] < found.at[node] + whole:
-                    raise UnsupportedError(f"{each[0]} {each[1]} is read after its place was written")
-
-
-_ALIAS = {"a": "kept", "late": "kept", "x": "kept", "d_state": "d_old", "d_left": "d_old"}
-"""Memories that share a place: what is stored as the second lies where the first is read."""
+                whole = writer.op not in POINTWISE or node.op == "head"
+                if writer is not node and found.at[writer] < _last_read(found, node, users) + whole:
+                    raise UnsupportedError(f"{each[0]} {each[1]} read after its place was written")

@@ -5,19 +5,29 @@ Dimensions: B batch, R rows of a gate, H hidden.
 """
 
 import copy
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import get_decompositions
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatedrnn.cells.spec import Params, Spec, Step, Trace
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.gates import straight_through
 
-_BATCH = 2
+_BATCH = 1_000_003  # no other size is; tensors without numbers may be large
+_ATEN = torch.ops.aten
+_DECOMPOSED = get_decompositions([
+    _ATEN.native_layer_norm, _ATEN.native_layer_norm_backward, _ATEN.log_sigmoid_forward, _ATEN.log_sigmoid_backward,
+    _ATEN.softplus, _ATEN.softplus_backward, _ATEN.silu, _ATEN.silu_backward, _ATEN.hardtanh, _ATEN.hardtanh_backward,
+    _ATEN.hardsigmoid, _ATEN.hardsigmoid_backward, _ATEN.elu, _ATEN.elu_backward,
+])  # fmt: skip
 _LIBRARY = torch.library.Library("gatedrnn_step", "DEF")
 _LIBRARY.define("scan(Tensor x, bool reverse, bool exclusive) -> Tensor")
 _LIBRARY.define("one_hot(Tensor p) -> Tensor")
@@ -65,11 +75,31 @@ class _Watched(Spec):
         return y if gate.units is None else y[..., : gate.units]
 
 
+class _Calls(TorchDispatchMode):
+    """Notes in which line of the step's file each operation is first called; refuses those that write into a tensor."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        self._file, self.lines = step.__code__.co_filename, {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.split(".")[0]
+        if name not in self.lines:
+            frame: Any = sys._getframe(1)
+            while frame is not None and frame.f_code.co_filename != self._file:
+                frame = frame.f_back
+            self.lines[name] = f"{Path(self._file).name}:{frame.f_lineno}" if frame else Path(self._file).name
+        if func._schema.is_mutable:
+            raise UnsupportedError(f"the operation {name} ({self.lines[name]}), which writes into a tensor")
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass(frozen=True)
 class Traced:
     """The graph's nodes by what they are; a gate or a state by its place in the Spec, None for a gradient of nothing.
 
     Args:
+        lines: where the step's file calls each operation.
         x, h: W x + b and U h' + b of each gate; `h` only of those whose product the driver computes.
         U, bias: the recurrent matrix and b_hh; foreign: W and b_ih, which the driver alone may read.
         d_state, d_kept: gradients of the new states and of what squashes keep.
@@ -78,6 +108,7 @@ class Traced:
     """
 
     nodes: list[FxNode]
+    lines: dict[str, str]
     x: list[FxNode]
     h: list[FxNode]
     old: list[FxNode]
@@ -101,6 +132,7 @@ def trace(step: Step, spec: Spec) -> Traced:
     Raises: UnsupportedError: its trace shows other values than the gates'.
     """
     watched: Any = copy.copy(spec)
+    calls = _Calls(step)
     object.__setattr__(watched, "__class__", _Watched)
     gates, H = spec.gates, spec.hidden_size
     own = gates[: spec.recurrent_gates]
@@ -111,7 +143,9 @@ def trace(step: Step, spec: Spec) -> Traced:
         object.__setattr__(watched, "kept", {})
         object.__setattr__(watched, "given", {})
         params = Params(W, U, b_ih, b, {e.name: p for e, p in zip(spec.extras, extra, strict=True)})
-        new, shown = step(watched, params, torch.cat(x, -1), torch.cat(h, -1), tuple(old))
+        given = torch.cat(x, -1), torch.cat(h, -1)
+        with calls:
+            new, shown = step(watched, params, *given, tuple(old))
         _check_shown(spec, shown, watched.given)
         kept = [watched.kept.get(gate.name, shown[gate.name]) for gate in gates]
         inputs = [*x, *h, *old, *extra]
@@ -130,11 +164,11 @@ def trace(step: Step, spec: Spec) -> Traced:
     given += [zeros(spec.rows, H), zeros(spec.rows)]
     given += [zeros(spec.rows, 1), zeros(spec.rows), *vectors(states), *vectors(widths)]
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        graph = make_fx(joint, tracing_mode="fake")(*given).graph
+        graph = make_fx(joint, _DECOMPOSED, "fake")(*given).graph
     nodes = list(graph.nodes)
     found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
     x, h, old, extra, (U,), (b,), foreign, d_state, d_kept = found
-    return Traced(nodes, x, h, old, extra, U, b, foreign, d_state, d_kept, *nodes[-1].args[0])
+    return Traced(nodes, calls.lines, x, h, old, extra, U, b, foreign, d_state, d_kept, *nodes[-1].args[0])
 
 
 def _check_shown(spec: Spec, shown: Trace, given: dict[str, Tensor]) -> None:
