@@ -2,8 +2,8 @@
 
 import torch
 
-from gatedrnn.cells import coupled, g2lstm, gru, lstm, onlstm, peephole, rnn
-from gatedrnn.cells.spec import Cell, Extra, Gate, Params, Spec, State, Trace
+from gatedrnn.cells import coupled, g2lstm, gru, layernorm, lstm, mgu, onlstm, peephole, rnn, slstm
+from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Params, Spec, State, Trace
 from gatedrnn.core.registry import Registry
 
 CELLS: Registry[Cell] = Registry(
@@ -16,12 +16,23 @@ CELLS: Registry[Cell] = Registry(
         "gru": gru.CELL,
         "onlstm": onlstm.CELL,
         "g2lstm": g2lstm.CELL,
+        "mgu": mgu.CELL,
+        "layernorm": layernorm.CELL,
+        "slstm": slstm.CELL,
     },
 )
 
 # what a pickled layer holds besides tensors: under weights_only=True only its class is left to allow, as of torch.nn.LSTM
 torch.serialization.add_safe_globals(
-    [Cell, Extra, Gate, Spec, *{part for _, cell in CELLS.items() for part in (cell.make_spec, cell.step)}]
+    [
+        Cell,
+        Derived,
+        Extra,
+        Gate,
+        Spec,
+        coupled.rest,
+        *{part for _, cell in CELLS.items() for part in (cell.make_spec, cell.step)},
+    ]
 )
 
-__all__ = ["CELLS", "Cell", "Extra", "Gate", "Params", "Spec", "State", "Trace"]
+__all__ = ["CELLS", "Cell", "Derived", "Extra", "Gate", "Params", "Spec", "State", "Trace"]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gatedrnn.cells.spec import Cell, Gate, Params, Spec, State, Trace
+from gatedrnn.cells.spec import Cell, Derived, Gate, Params, Spec, State, Trace
 
 
 def make_spec(hidden_size: int) -> Spec:
@@ -13,7 +13,12 @@ def make_spec(hidden_size: int) -> Spec:
         Gate("cell_candidate", hidden_size, "tanh"),
         Gate("output_gate", hidden_size, memory=False),
     )
-    return Spec(hidden_size, gates, ("h", "c"))
+    return Spec(hidden_size, gates, ("h", "c"), derived=(Derived("input_gate", "forget_gate", rest),))
+
+
+def rest(gate: Tensor) -> Tensor:
+    """1 − gate."""
+    return 1 - gate
 
 
 def step(spec: Spec, params: Params, x_gates: Tensor, h_gates: Tensor, state: State) -> tuple[State, Trace]:
@@ -21,7 +26,7 @@ def step(spec: Spec, params: Params, x_gates: Tensor, h_gates: Tensor, state: St
 
     Equations: Greff et al. 2017, CIFG. Departs: none.
     Args:    x_gates, h_gates: [B, 3H], rows f g o; state: (h', c') of [B, H].
-    Returns: (h, c), gates of [B, H]; the trace's input_gate is 1 − f.
+    Returns: (h, c), gates of [B, H]; the driver adds input_gate, 1 − f.
     Raises:  nothing: shapes are the driver's.
     """
     _, c = state
@@ -29,10 +34,9 @@ def step(spec: Spec, params: Params, x_gates: Tensor, h_gates: Tensor, state: St
     f = spec.squash("forget_gate", a_f)
     g = spec.squash("cell_candidate", a_g)
     o = spec.squash("output_gate", a_o)
-    i = 1 - f
-    c = f * c + i * g
+    c = f * c + rest(f) * g
     h = o * torch.tanh(c)
-    return (h, c), {"input_gate": i, "forget_gate": f, "cell_candidate": g, "output_gate": o}
+    return (h, c), {"forget_gate": f, "cell_candidate": g, "output_gate": o}
 
 
 CELL = Cell("coupled", "coupled LSTM", make_spec, step)

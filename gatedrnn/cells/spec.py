@@ -58,11 +58,22 @@ class Extra:
         name: prefix in the state dict; `_l0` is appended.
         gates: names of the gates that own its rows.
         full: [rows, H] if true, else [rows].
+        start: the value all its elements have at first; None to draw them like weights.
     """
 
     name: str
     gates: tuple[str, ...]
     full: bool = False
+    start: float | None = None
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What a trace shows beside gates: `function` of the gate called `of`."""
+
+    name: str
+    of: str
+    function: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,8 @@ class Spec:
         recurrent_gates: how many leading gates receive U h' in `h_gates`; None for all (a GRU that resets before the
             product computes its last one in the step).
         extras: further parameters.
+        derived: what a trace shows beside the gates of `step`.
+        normalised: whether the step normalises logits, so that no temperature or noise can be folded into them.
         rows: R, the rows of weight_ih and weight_hh; follows from the gates.
         recurrent_rows: rows of U whose product the driver computes; follows from the gates.
     """
@@ -85,6 +98,8 @@ class Spec:
     states: tuple[str, ...]
     recurrent_gates: int | None = None
     extras: tuple[Extra, ...] = ()
+    derived: tuple[Derived, ...] = ()
+    normalised: bool = False
     rows: int = field(init=False, repr=False, compare=False)
     recurrent_rows: int = field(init=False, repr=False, compare=False)
 
@@ -117,12 +132,12 @@ class Spec:
 
         Raises: ArgumentError: a name is no sigmoid or cumax gate of this cell.
         """
-        able = [gate.name for gate in self.gates if gate.perturbable]
+        able = [gate for gate in self.gates if gate.perturbable and not self.normalised]
         if gates.names is None:
-            return tuple(gate.name for gate in self.gates if gate.perturbable and gate.memory)
+            return tuple(gate.name for gate in able if gate.memory)
         for name in gates.names:
-            if name not in able:
-                known = ", ".join(able) or "none in this cell"
+            if name not in [gate.name for gate in able]:
+                known = ", ".join(gate.name for gate in able) or "none in this cell"
                 raise ArgumentError("Gates.names", "must name gates of the cell", repr(name), f"Known: {known}")
         return gates.names
 
@@ -132,6 +147,29 @@ class Spec:
             return self
         hard = self.perturbed(gates)
         return replace(self, gates=tuple(replace(gate, hard=gate.name in hard) for gate in self.gates))
+
+    def complete(self, trace: Trace, wanted: Callable[[str], bool]) -> Trace:
+        """What is wanted of a step's trace, with what is derived from it, and of that first."""
+        found = {each.name: each.function(trace[each.of]) for each in self.derived if wanted(each.name)}
+        return found | {name: gate for name, gate in trace.items() if wanted(name)}
+
+    def text(self) -> str:
+        """All that kernels depend on, without a space; `of` reads it."""
+        gates = ";".join([f"{g.name},{g.rows},{g.squash},{g.units or 0},{int(g.hard)}" for g in self.gates])
+        extras = ";".join([",".join([e.name, str(int(e.full)), *e.gates]) for e in self.extras])
+        recurrent = "" if self.recurrent_gates is None else str(self.recurrent_gates)
+        return "|".join([str(self.hidden_size), gates, ",".join(self.states), recurrent, extras])
+
+    @staticmethod
+    def of(text: str) -> "Spec":
+        """The Spec that `text` wrote, as far as kernels depend on it."""
+        hidden, gates, states, recurrent, extras = text.split("|")
+        read = [gate.split(",") for gate in gates.split(";")]
+        own = tuple(Gate(n, int(r), squash, int(u) or None, hard=h == "1") for n, r, squash, u, h in read)
+        rest = tuple(
+            Extra(n, tuple(owners), full == "1") for n, full, *owners in (e.split(",") for e in extras.split(";") if e)
+        )
+        return Spec(int(hidden), own, tuple(states.split(",")), int(recurrent) if recurrent else None, rest)
 
     def extra_shape(self, extra: Extra) -> tuple[int, ...]:
         """Shape of a further parameter."""

@@ -212,8 +212,11 @@ def bench(options: Options) -> int:
 
 def explain(options: Options) -> None:
     """`gatedrnn explain`."""
-    from gatedrnn.cli.explain import hops
+    from gatedrnn.cli.explain import hops, kernel
 
+    if options.kernel:
+        print(kernel(options.cell))
+        return
     found = hops(options.cell)
     if options.json:
         print(to_json(found))

@@ -9,9 +9,10 @@ import torch
 
 from gatedrnn import gates
 from gatedrnn.cells import CELLS
+from gatedrnn.compiler import compile_cell, kept
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import Recurrent, RecurrentBase
 from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale
-from gatedrnn.sequence.plan import plan_for
 
 
 def hops(name: str) -> dict[str, Any]:
@@ -34,8 +35,7 @@ def hops(name: str) -> dict[str, Any]:
         ("temperature", f"{layer.gates}; gates it can perturb: {perturbed}", _where(scale)),
         ("noise", "logistic for sigmoid, Gumbel for cumax; in training only", _where(draw_noise)),
         ("loop over time", "W x hoisted over all steps, U h' a step", _where(reference.run)),
-        ("cpu kernel", "the step of one row of the batch, forward and backward", _kernel(cell.step, layer.spec, "cpu")),
-        ("triton kernel", "the step on a GPU, forward and backward", _kernel(cell.step, layer.spec, "triton")),
+        ("kernels", _kernels(name, layer), _where(compile_cell)),
         ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),
         ("step", " ".join(step[0].split()), _where(cell.step)),
         ("source", " ".join(step[1].split("Args:")[0].split()) if len(step) > 1 else "", _where(cell.step)),
@@ -50,13 +50,18 @@ def hops(name: str) -> dict[str, Any]:
     }
 
 
-def _kernel(step: Any, spec: Any, backend: str) -> str:
-    plan = plan_for(step, spec)
-    if isinstance(plan, str):
-        return plan
-    rows = plan.kernel.split("_")[0]
-    rows = "lstm" if (backend, rows) == ("triton", "peephole") else rows
-    return f"gatedrnn/sequence/backends/{backend}/rows/{rows}.py:1"
+def kernel(name: str) -> str:
+    """The text of cell `name`'s CPU kernel for one row of the batch. Raises: ArgumentError: unknown cell, or none can be made."""
+    cell = CELLS[name]
+    found = kept(cell.step, Recurrent(cell, 8, 8).spec)
+    if isinstance(found, str):
+        raise ArgumentError(f"explain {name}", "must be a cell with kernels", found, "It runs on the reference")
+    return "\n".join(filter(None, [*found.forward, *found.backward])).rstrip()
+
+
+def _kernels(name: str, layer: Recurrent) -> str:
+    found = kept(layer.cell.step, layer.spec)
+    return found if isinstance(found, str) else f"compiled from the step and its derivative; explain {name} --kernel prints it"
 
 
 def _width(rows: int) -> str:

@@ -237,6 +237,7 @@ def _bench(parser: ArgumentParser) -> None:
 
 def _explain(parser: ArgumentParser) -> None:
     parser.add_argument("cell", metavar="CELL", help=", ".join(CELLS))
+    parser.add_argument("--kernel", action="store_true", help="print the CPU kernel that is compiled from the step")
 
 
 COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {

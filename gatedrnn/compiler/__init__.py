@@ -1,12 +1,16 @@
 """From a cell's `step` to kernels: traced, differentiated by PyTorch, laid out as loops over a row, written as Numba.
 
 tracing   `step` and its derivative as one graph of PyTorch's operators
+equations that graph in two directions, with the memories its values come from and go to
 graph     that graph as values of units, of chunks and of a row
 schedule  which loop computes what, and what must stand in memory between two loops
 numba     the loops as text
+cell      the columns and the text of one cell
+kept      all that, remembered and kept on disk
 """
 
 from gatedrnn.compiler.cell import Compiled, compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.compiler.kept import kept
 
-__all__ = ["Compiled", "UnsupportedError", "compile_cell"]
+__all__ = ["Compiled", "UnsupportedError", "compile_cell", "kept"]

@@ -9,7 +9,7 @@ from typing import Any
 from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.graph import Graph, Matrix, Node, Reader, Wide, read
-from gatedrnn.compiler.outside import check_outside
+from gatedrnn.compiler.outside import fingerprint
 from gatedrnn.compiler.schedule import Place
 
 Targets = list[tuple[Node, Place]]
@@ -35,7 +35,7 @@ class Equations:
     backward: Halves
 
     def __init__(self, step: Step, spec: Spec) -> None:
-        check_outside(step)
+        fingerprint(step)  # refuses what may change
         if any(extra.full for extra in spec.extras):
             raise UnsupportedError("a matrix of the cell's own")
         from gatedrnn.compiler.tracing import trace  # whose imports take seconds
@@ -94,8 +94,9 @@ class Equations:
             raise UnsupportedError("b_hh by itself")
         t = self.traced
         kept, new = values[: len(t.kept)], values[len(t.kept) :]
-        targets: Targets = [(node, ("new", k)) for k, node in enumerate(new)]
-        targets += [(node, ("kept", k)) for k, node in enumerate(kept)]
+        rows = [gate.rows for gate in self.spec.gates]
+        targets: Targets = [(self._stored(node, self.H), ("new", k)) for k, node in enumerate(new)]
+        targets += [(self._stored(node, rows[k]), ("kept", k)) for k, node in enumerate(kept)]
         if not reader.products:
             return targets, None
         if len(set(reader.products)) != 1 or reader.products[0][1] != self.spec.recurrent_rows:
@@ -111,7 +112,7 @@ class Equations:
         return [*first, (self.left, ("left", 0))], second
 
     def _read_forward(self) -> tuple[Reader, list[Any]]:
-        t, reader = self.traced, Reader(self.graph, self._inputs(), self._late())
+        t, reader = self.traced, Reader(self.graph, self._inputs(), self._late(), self.traced.lines)
         return reader, read(t, reader, [*t.kept, *t.new])
 
     def _apart(self, values: list[Node]) -> str:
@@ -132,7 +133,7 @@ class Equations:
         states += [load("d_state", k, H) for k in range(1, len(spec.states))]
         known |= dict(zip(t.d_state, states, strict=True))
         known |= {node: load("grad_g", k, spec.gates[k].rows) for k, node in enumerate(t.d_kept)}
-        reader = Reader(self.graph, known, self._late(), backward=True)
+        reader = Reader(self.graph, known, self._late(), t.lines, backward=True)
         counts = [len(t.d_x), len(t.d_h), len(t.d_old), len(t.d_extra)]
         values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *t.d_extra])
         kinds = {kind for kind, _ in _leaves([v for v in values if v is not None])}
@@ -141,13 +142,13 @@ class Equations:
         self.saved |= bool(kinds & {"a", "x", "late"})
         d_x, d_h, d_old, d_extra = (values[sum(counts[:k]) : sum(counts[: k + 1])] for k in range(4))
         self.carries = d_old[0] is not None
-        targets: Targets = [(self._or_zeros(node, spec.gates[k].rows), ("d_x", k)) for k, node in enumerate(d_x)]
+        targets: Targets = [(self._stored(node, spec.gates[k].rows), ("d_x", k)) for k, node in enumerate(d_x)]
         targets += self._d_h(d_x, d_h, reader)
-        targets += [(self._or_zeros(node, H), ("d_old", k)) for k, node in enumerate(d_old) if k or self.carries]
+        targets += [(self._stored(node, H), ("d_old", k)) for k, node in enumerate(d_old) if k or self.carries]
         at = 0
         for extra, node in zip(spec.extras, d_extra, strict=True):
             for k, part in enumerate(_parts(node) if node is not None else []):
-                targets.append((part, ("+d_extra", at + k)))
+                targets.append((self._stored(part, spec.gate(extra.gates[k]).rows), ("+d_extra", at + k)))
             at += len(extra.gates)
         if self.left is None:
             return targets, None
@@ -166,19 +167,24 @@ class Equations:
             raise UnsupportedError("a product inside the step with more than one gradient")
         own = dict(enumerate(d_h)) | dict(zip(late, turned, strict=False))
         if self.apart == "all":
-            return [(self._or_zeros(node, self.spec.gates[k].rows), ("d_h", k)) for k, node in own.items()]
+            return [(self._stored(node, self.spec.gates[k].rows), ("d_h", k)) for k, node in own.items()]
         last = len(d_x) - 1
         if self.apart == "last":
             node = own.pop(last)
-            targets = [(self._or_zeros(node, self.H), ("d_h", last))]
+            targets = [(self._stored(node, self.H), ("d_h", last))]
         else:
             targets = []
         if any(node is not d_x[k] for k, node in own.items()):
             raise UnsupportedError("a gate whose W x and U h' are added, with gradients that differ")
         return targets
 
-    def _or_zeros(self, node: Node | None, size: int) -> Node:
-        return self.graph.node("zeros", size=size) if node is None else node
+    def _stored(self, value: Any, size: int) -> Node:
+        """What can be stored: a value computed for every element."""
+        if value is None:
+            return self.graph.node("zeros", size=size)
+        if not isinstance(value, Node) or value.op == "load" or not value.size:
+            return self.graph.node("same", value, size=size)
+        return value
 
 
 _LATE = ("late", "product")

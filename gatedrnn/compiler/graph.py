@@ -4,6 +4,7 @@ Equal values are one node. Sizes are kept as numbers here; the text that is writ
 sizes whose graphs have the same shape share their kernels.
 """
 
+import functools
 import itertools
 import operator
 from dataclasses import dataclass, field
@@ -17,10 +18,16 @@ from gatedrnn.compiler.errors import UnsupportedError
 if TYPE_CHECKING:
     from gatedrnn.compiler.tracing import Traced
 
-POINTWISE = {"add", "sub", "mul", "div", "neg", "sigmoid", "tanh", "relu", "exp", "log", "sqrt", "abs", "maximum", "minimum",
-             "sigmoid_slope", "tanh_slope", "greater", "where_nonzero"}  # fmt: skip
+UNARY = {"neg": "neg", "sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "exp": "exp", "expm1": "expm1", "log": "ln",
+         "log1p": "log1p", "sqrt": "sqrt", "abs": "absolute", "sgn": "sign", "sign": "sign", "isnan": "not_number"}  # fmt: skip
+"""Operations of one value, by PyTorch's names for them."""
+BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "maximum": "greatest", "minimum": "least", "gt": "greater",
+          "ge": "at_least", "eq": "equal", "logical_and": "mul", "bitwise_and": "mul", "logical_or": "greatest",
+          "bitwise_or": "greatest"}  # fmt: skip
+"""Operations of two; a comparison gives 1 or 0."""
+POINTWISE = {*UNARY.values(), *BINARY.values(), "sigmoid_slope", "tanh_slope", "where_nonzero", "same"}
 REDUCTIONS = {"sum", "max"}
-_HARMLESS = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
+_HARMLESS = {"correction", "keepdim", "dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
 
 
 @dataclass(eq=False, frozen=True)
@@ -110,12 +117,20 @@ class Reader:
 
     Args:
         known: what stands for a node of PyTorch's graph instead of its computation: inputs, and what is kept.
-        backward: whether the derivative is read.
         late: rows of the gates whose product is inside the step, by their places.
+        lines: where the step's file calls each operation.
+        backward: whether the derivative is read.
     """
 
-    def __init__(self, graph: Graph, known: dict[FxNode, Any], late: dict[int, int], backward: bool = False) -> None:
-        self.graph, self._known, self._late, self._backward = graph, dict(known), late, backward
+    def __init__(
+        self,
+        graph: Graph,
+        known: dict[FxNode, Any],
+        late: dict[int, int],
+        lines: dict[str, str],
+        backward: bool = False,
+    ) -> None:
+        self.graph, self._known, self._late, self._lines, self._backward = graph, dict(known), late, lines, backward
         self.products: list[tuple[Any, int]] = []  # left factors of products with rows of U, and the first row
         self.turned: list[Any] = []  # what is multiplied by those rows turned
 
@@ -128,18 +143,25 @@ class Reader:
                 raise UnsupportedError(f"the parameter {node.name} used by itself")
             target: Any = node.target
             name = target.__name__.split(".")[0] if target is not operator.getitem else "getitem"
-            rule = getattr(self, f"_{name.strip('_')}", None)
+            rule = self._rule(name.strip("_"))
             if rule is None:
-                where = node.stack_trace or ""
-                raise UnsupportedError(
-                    f"the operation {name} {where.strip().splitlines()[-1] if where else ''}".strip()
-                )
+                raise UnsupportedError(f"the operation {name}{self._line(name)}")
             if odd := node.kwargs.keys() - _HARMLESS:
-                raise UnsupportedError(f"the operation {name} with {', '.join(sorted(odd))}")
+                raise UnsupportedError(f"the operation {name} with {', '.join(sorted(odd))}{self._line(name)}")
             args = [self.read(arg) for arg in node.args]
             self._known[node] = rule(node, *args)
             self._check_size(node, name)
         return self._known[node]
+
+    def _rule(self, name: str) -> Any:
+        """What makes a value of an operation's node and arguments, or None."""
+        if op := (UNARY | BINARY).get(name):
+            return lambda node, *args: self.graph.apply(op, *args)
+        return getattr(self, f"_{name}", None)
+
+    def _line(self, name: str) -> str:
+        """Where the step calls an operation, if it does."""
+        return f" ({self._lines[name]})" if name in self._lines else ""
 
     def _check_size(self, node: FxNode, name: str) -> None:
         """Refuse a value that has not as many elements a row as PyTorch's: its shape means more than its elements."""
@@ -147,7 +169,7 @@ class Reader:
         if isinstance(value, Node | Wide) and value.size and isinstance(tensor, torch.Tensor):
             shape = tensor.shape
             if value.size != (shape[1:].numel() if len(shape) > 1 else shape.numel()):
-                raise UnsupportedError(f"the operation {name} that gives {list(shape[1:])} a row")
+                raise UnsupportedError(f"the operation {name} that gives {list(shape[1:])} a row{self._line(name)}")
 
     def _along(self, node: FxNode, dim: int, most: int = 2) -> None:
         """Refuse a dimension that is not the last, or a shape of more dimensions."""
@@ -158,50 +180,59 @@ class Reader:
 
     # Rules, by the operator's name: the node, then its arguments.
 
-    def _add(self, node, a, b):
-        return self.graph.apply("add", a, b)
-
-    def _sub(self, node, a, b):
-        return self.graph.apply("sub", a, b)
-
     def _rsub(self, node, a, b):
         return self.graph.apply("sub", float(b), a)
 
-    def _mul(self, node, a, b):
-        return self.graph.apply("mul", a, b)
-
-    def _div(self, node, a, b):
-        return self.graph.apply("div", a, b)
-
-    def _neg(self, node, a):
-        return self.graph.apply("neg", a)
-
-    def _sigmoid(self, node, a):
-        return self.graph.apply("sigmoid", a)
-
-    def _tanh(self, node, a):
-        return self.graph.apply("tanh", a)
-
-    def _relu(self, node, a):
-        return self.graph.apply("relu", a)
-
-    def _exp(self, node, a):
-        return self.graph.apply("exp", a)
-
-    def _log(self, node, a):
-        return self.graph.apply("log", a)
-
-    def _maximum(self, node, a, b):
-        return self.graph.apply("maximum", a, b)
-
-    def _minimum(self, node, a, b):
-        return self.graph.apply("minimum", a, b)
-
-    def _gt(self, node, a, b):
-        return self.graph.apply("greater", a, b)
-
     def _lt(self, node, a, b):
         return self.graph.apply("greater", b, a)
+
+    def _le(self, node, a, b):
+        return self.graph.apply("at_least", b, a)
+
+    def _ne(self, node, a, b):
+        return self.graph.apply("sub", 1.0, self.graph.apply("equal", a, b))
+
+    def _logical_not(self, node, a):
+        return self.graph.apply("sub", 1.0, a)
+
+    _bitwise_not = _logical_not
+
+    def _reciprocal(self, node, a):
+        return self.graph.apply("div", 1.0, a)
+
+    def _rsqrt(self, node, a):
+        return self.graph.apply("div", 1.0, self.graph.apply("sqrt", a))
+
+    def _clamp(self, node, a, low=None, high=None):
+        a = a if low is None else self.graph.apply("greatest", a, low)
+        return a if high is None else self.graph.apply("least", a, high)
+
+    def _clamp_min(self, node, a, low):
+        return self._clamp(node, a, low)
+
+    def _clamp_max(self, node, a, high):
+        return self._clamp(node, a, None, high)
+
+    def _masked_fill(self, node, a, mask, number):
+        return self.graph.apply("where_nonzero", mask, number, a)
+
+    def _scalar_tensor(self, node, number):
+        return float(number)
+
+    def _full(self, node, shape, number):
+        return float(number)
+
+    _full_like = _full
+
+    def _zeros_like(self, node, a, *_):
+        return 0.0
+
+    _new_zeros = _zeros = _zeros_like
+
+    def _ones_like(self, node, a, *_):
+        return 1.0
+
+    _new_ones = _ones = _ones_like
 
     def _where(self, node, condition, a, b):
         return self.graph.apply("where_nonzero", condition, a, b)
@@ -267,7 +298,33 @@ class Reader:
         self._along(node, dim, 3)
         if len(shape) == 3:  # over the units of a chunk
             return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
-        return self.graph.node("sum", value, size=0)
+        return self._reduced("sum", "add", value)
+
+    def _reduced(self, op, join, value):
+        """A number of the whole row."""
+        parts = value.parts if isinstance(value, Wide) else [value]
+        found = [part if not part.size else self.graph.node(op, part, size=0) for part in parts]
+        return functools.reduce(lambda a, b: self.graph.apply(join, a, b), found)
+
+    def _mean(self, node, value, dims, keep=False):
+        return self.graph.apply("div", self._sum(node, value, dims, keep), float(_last(node)))
+
+    def _amax(self, node, value, dims, keep=False):
+        self._along(node, *dims)
+        return self._reduced("max", "greatest", value)
+
+    def _amin(self, node, value, dims, keep=False):
+        negative = self.graph.apply("neg", value)
+        return self.graph.apply("neg", self._amax(node, negative, dims))
+
+    def _var_mean(self, node, value, dims):
+        mean = self._mean(node, value, dims)
+        away = self.graph.apply("sub", value, mean)
+        squares = self._sum(node, self.graph.apply("mul", away, away), dims)
+        return [self.graph.apply("div", squares, float(_last(node) - node.kwargs.get("correction", 1))), mean]
+
+    def _var(self, node, value, dims):
+        return self._var_mean(node, value, dims)[0]
 
     def _cat(self, node, values, dim=0):
         parts = [part for value in values for part in (value.parts if isinstance(value, Wide) else [value])]
@@ -329,6 +386,12 @@ class Reader:
             return parts[0] if len(parts) == 1 else Wide(parts)
         self.turned.append(left)
         return self.graph.load("d_left", 0, size)
+
+
+def _last(node: FxNode) -> int:
+    """Elements of a row of the operation's argument."""
+    given: Any = node.args[0]
+    return given.meta["val"].shape[-1]
 
 
 def read(traced: "Traced", reader: Reader, nodes: list[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ Address = Callable[[Place], tuple[str, str]]
 """Where a place lies: a pointer, and how many elements behind it."""
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_START = {"sum": "0.0", "max": "-1e38"}
+_START = {"sum": "0.0", "max": "-1e39"}
 _SIZES = "H, K, C, M, row"
 
 
@@ -36,8 +36,6 @@ class Writer:
                 self._loop(at, size, nodes)
             for node in stage.numbers:
                 self._lines.append(f"    {self._named(node)} = {self._of_numbers(node)}")
-        if any(node.op == "load" for node in self._found.stores):
-            raise UnsupportedError("a result that is an input as it was")
         head = [
             "@njit",
             f"def {self._name}({self._parameters}):",
@@ -68,6 +66,8 @@ class Writer:
         args = [of(arg) for arg in node.args]
         if node.op in _INFIX:
             return f"{args[0]} {_INFIX[node.op]} {args[1]}"
+        if node.op == "same":
+            return args[0] if isinstance(node.args[0], Node) and node.args[0].size else f"splat(g, {args[0]})"
         return f"-{args[0]}" if node.op == "neg" else f"{node.op}({', '.join(args)})"
 
     def _of_numbers(self, node: Node) -> str:
@@ -83,8 +83,11 @@ class Writer:
         """A call of a function of whole rows; others lie in `rowwise`."""
         if node.op == "head":
             return
-        source, target = self._where(node.inputs[0]), self._where(node)
-        n = self._sizes[node.size]
+        n, target = self._sizes[node.size], self._where(node)
+        if node.op == "zeros":
+            self._lines.append(f"    clear({target}, {n})")
+            return
+        source = self._where(node.inputs[0])
         if node.op == "softmax":
             if source != target:
                 self._lines.append(f"    copy({source}, {target}, {n})")
@@ -141,7 +144,7 @@ class Writer:
                 joined = (
                     f"{name} + first({value}, n, 0.0)"
                     if node.op == "sum"
-                    else f"maximum({name}, first({value}, n, -1e38))"
+                    else f"greatest({name}, first({value}, n, -1e39))"
                 )
                 body.append(f"    {name} = {joined}")
                 continue
@@ -167,7 +170,7 @@ class Writer:
         self._lines += [f"    for j in range(0, {n} - W + 1, W):", f"        {call('j', 'W')}"]
         self._lines += [f"    if {n} % W:", f"        {call(f'({n} - {n} % W)', f'{n} % W')}"]
         for node in sums:
-            function = "total" if node.op == "sum" else "largest"
+            function = "total" if node.op == "sum" else "peak"
             self._lines.append(f"    {self._named(node)}s = {function}({self._named(node)})")
             self._names[node] = f"{self._named(node)}s"
 

@@ -5,35 +5,59 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gatedrnn.cells.spec import Cell, Extra, Gate, Spec
+from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Spec
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.gates import Gates
 
 _CONSTANT = (int, float, complex, str, bytes, type(None), type, types.ModuleType, types.BuiltinFunctionType)
-_FROZEN = (Cell, Spec, Gate, Extra, Gates)
+_FROZEN = (Cell, Spec, Gate, Extra, Derived, Gates)
 _TRUSTED = ("torch", "gatedrnn", "math")
 
 
-def check_outside(step: Callable[..., Any]) -> None:
-    """Refuse a step that reads what may change: an object, or a global number whose name is not in capitals.
+def fingerprint(step: Callable[..., Any]) -> str:
+    """All that decides on what a step computes, as text: its code and what that reads.
 
-    Raises: UnsupportedError: with the name.
+    Raises: UnsupportedError: it reads what may change, an object, or a global number whose name is not in capitals.
     """
-    _check(step, set())
+    parts: list[str] = []
+    _collect(step, set(), parts)
+    return "\n".join(parts)
 
 
-def _check(function: Any, seen: set[int]) -> None:
+def _collect(function: Any, seen: set[int], parts: list[str]) -> None:
     if id(function) in seen:
         return
     seen.add(id(function))
     if not isinstance(function, types.FunctionType):
         raise UnsupportedError(f"a {type(function).__name__} instead of a function")
+    parts += [_code(code) for code in _codes(function.__code__)]
     for name, value, constant in _read(function):
         if isinstance(value, types.FunctionType):
+            parts.append(f"{name} {value.__module__}.{value.__qualname__}")
             if value.__module__.split(".")[0] not in _TRUSTED:
-                _check(value, seen)
+                _collect(value, seen, parts)
         elif not _fixed(value) or not (constant or name.isupper() or not isinstance(value, int | float)):
             raise UnsupportedError(f"{name}, read from outside, which may change")
+        else:
+            parts.append(f"{name} {_text(value)}")
+
+
+def _code(code: types.CodeType) -> str:
+    constants = [_text(each) for each in code.co_consts if not isinstance(each, types.CodeType)]
+    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} {constants}"
+
+
+def _text(value: Any) -> str:
+    """The same in every process."""
+    if isinstance(value, frozenset):
+        return str(sorted(map(_text, value)))
+    if isinstance(value, tuple):
+        return str([_text(each) for each in value])
+    if isinstance(value, Cell):
+        return f"{value.name} {value.make_spec.__qualname__} {value.step.__qualname__} {value.options} {value.gates}"
+    if isinstance(value, types.ModuleType) or callable(value):
+        return f"{getattr(value, '__module__', '')} {getattr(value, '__qualname__', type(value).__name__)}"
+    return repr(value)
 
 
 def _fixed(value: Any) -> bool:

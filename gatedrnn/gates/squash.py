@@ -69,10 +69,15 @@ def _relu(z: Tensor, hard: bool = False) -> Tensor:
     return torch.relu(z)
 
 
+def _exp(z: Tensor, hard: bool) -> Tensor:
+    return torch.exp(z)
+
+
 SQUASHES: dict[str, Callable[[Tensor, bool], Tensor]] = {
     "sigmoid": sigmoid,
     "cumax": cumax,
     "tail_cumax": tail_cumax,
     "tanh": _tanh,
     "relu": _relu,
+    "exp": _exp,
 }

@@ -81,8 +81,13 @@ class RecurrentBase(nn.Module, ABC):
     def reset_parameters(self) -> None:
         """Draw every parameter from U(−1/√H, 1/√H), in torch's order: the same seed gives torch.nn.LSTM's weights."""
         bound = 1.0 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        starts = {extra.name: extra.start for extra in self.spec.extras if extra.start is not None}
+        for name, parameter in self.named_parameters():
+            start = starts.get(name.rpartition("_l")[0])
+            if start is None:
+                nn.init.uniform_(parameter, -bound, bound)
+            else:
+                nn.init.constant_(parameter, start)
 
     def flatten_parameters(self) -> None:
         """Nothing, as there is nothing to flatten: torch.nn.LSTM's method, for code that calls it."""

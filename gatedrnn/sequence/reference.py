@@ -52,6 +52,7 @@ def run(request: Request) -> Result:
         new, trace = request.cell.step(spec, params, x_gates[t], h_gates, state)
         new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
         output = new[0]
+        trace = spec.complete(trace, request.wants) if request.return_gates else {}
         if request.lengths_B is not None:
             alive = (t < request.lengths_B)[:, None]
             new = tuple(torch.where(alive, after, before) for after, before in zip(new, state, strict=True))
@@ -60,7 +61,7 @@ def run(request: Request) -> Result:
         state = new
         outputs.append(output)
         if request.return_gates:
-            traces.append({name: gate for name, gate in trace.items() if request.wants(name)})
+            traces.append(trace)
     if request.reverse:
         outputs.reverse()
         traces.reverse()

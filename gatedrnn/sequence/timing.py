@@ -18,7 +18,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_json
 from gatedrnn.sequence.modes import storage_type
-from gatedrnn.sequence.plan import plan_for
 from gatedrnn.sequence.request import Request
 
 Run = Callable[[Request], Any]
@@ -99,12 +98,11 @@ def _keep(key: str, seconds: Row) -> None:
 def _size(request: Request) -> str:
     """All that decides on the time but the values, as a line that can be read."""
     x, spec = request.x_TBD, request.spec
-    (T, B, D), plan = x.shape, plan_for(request.cell.step, spec)
+    T, B, D = x.shape
     place = torch.cuda.get_device_name(x.device) if x.is_cuda else str(x.device)
-    kernel = request.cell.name if isinstance(plan, str) else plan.kernel
-    sizes = f"D={D} H={spec.hidden_size} B<={_up(B)} T<={_up(T)} {storage_type(x)}".replace("torch.", "")
+    sizes = f"D={D} B<={_up(B)} T<={_up(T)} {storage_type(x)}".replace("torch.", "")
     kind = "training" if _trains(request) else "inference"
-    return f"{place}, {_versions()}: {kernel} {sizes} {kind}, products {_rounding()}"
+    return f"{place}, {_versions()}: {request.cell.name} {spec.text()} {sizes} {kind}, products {_rounding()}"
 
 
 def _versions() -> str:

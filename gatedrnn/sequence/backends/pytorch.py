@@ -3,23 +3,15 @@
 Dimensions: T time, B batch, D input, H hidden.
 """
 
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from gatedrnn.cells.native import native
 from gatedrnn.sequence.compressed import as_dense
 from gatedrnn.sequence.modes import rounds_recurrences, storage_type, transformed
 from gatedrnn.sequence.perturb import fold
-from gatedrnn.sequence.plan import Plan, plan_for
 from gatedrnn.sequence.request import Request, Result
-
-_KERNELS: dict[str, Any] = {
-    "lstm": torch.lstm,
-    "gru_after": torch.gru,
-    "rnn_tanh": torch.rnn_tanh,
-    "rnn_relu": torch.rnn_relu,
-}
 
 
 class PyTorch:
@@ -27,12 +19,10 @@ class PyTorch:
 
     def supports(self, request: Request) -> str | None:
         """None, or why not: another device, or PyTorch has no such cell, or not with what is asked."""
-        x, plan = request.x_TBD, plan_for(request.cell.step, request.spec)
+        x = request.x_TBD
         if x.device.type not in ("cpu", "cuda"):  # not tested there
             return f"tensors are on {x.device}"
-        if isinstance(plan, str):
-            return plan
-        if plan.kernel not in _KERNELS or plan.hard:
+        if native(request.cell.step, request.spec) is None:
             return "PyTorch has no such cell"
         for value, name in ((request.noise, "noise"), (request.lengths_B, "lengths"), (request.return_gates, "gates")):
             if value is not None and value is not False:
@@ -51,13 +41,11 @@ class PyTorch:
 
     def run(self, request: Request) -> Result:
         """Run the kernel on the steps as they are, or turned round."""
-        plan = plan_for(request.cell.step, request.spec)
-        assert isinstance(plan, Plan)
         storage, kind = storage_type(request.x_TBD), request.x_TBD.device.type
         x_TBD, states = request.x_TBD.to(storage), [state.to(storage)[None].contiguous() for state in request.state]
         weights = _in_one_piece(fold(request.params, request.spec, request.scale_R).tensors(), storage)
         with torch.autocast(kind, enabled=False):
-            output_TBH, *finals = _KERNELS[plan.kernel](
+            output_TBH, *finals = getattr(torch, native(request.cell.step, request.spec) or "")(
                 x_TBD.flip(0) if request.reverse else x_TBD, states if len(states) > 1 else states[0], weights,
                 len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, False,
             )  # fmt: skip

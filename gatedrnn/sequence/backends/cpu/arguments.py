@@ -104,13 +104,8 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
     panel = target.panel // (2 if kind == "f64" else 1)
     tall = MATRIX_ROWS if half and target.half == "amx" else target.rows
     inner = max(width, H, plan.columns) if half else 0
-    scratch = round_up(
-        REGISTERS
-        + tall * panel
-        + max(6, plan.slots) * (max(H, plan.split_points) + target.lanes)
-        + 2 * plan.split_points,
-        ALIGN,
-    )
+    row = max(H, plan.logits) + target.lanes
+    scratch = round_up(REGISTERS + tall * panel + plan.slots * row, ALIGN)
     left = rows_at_once(tall) * max(depth(inner, kind), TOKENS)
     if kind == "small":
         left = left_bytes(panel, rank, max(width, H))
@@ -140,7 +135,7 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
 
 def leading(plan: Plan) -> int:
     """L, the distance between rows of gates."""
-    return round_up(plan.columns, ALIGN)
+    return round_up(max(plan.columns, plan.kept and plan.kept + plan.columns_x), ALIGN)
 
 
 @dataclass(frozen=True)

@@ -67,14 +67,17 @@ class Cpu:
         weight_ih, weight_hh = p.weight_ih, p.weight_hh
         if not only_numbers or half_products():  # only plain inference reads small forms
             weight_ih, weight_hh = as_dense(weight_ih), as_dense(weight_hh)
-        extra = next(iter(p.extras.values()), None)
+        extras = [p.extras[each.name] for each in request.spec.extras]
         bias = biases(plan, p)
         if scale is not None:
-            if extra is not None:
-                extra = fold_extra(extra, request.spec, request.spec.extras[0], scale)
+            extras = [
+                fold_extra(own, request.spec, each, scale)
+                for own, each in zip(extras, request.spec.extras, strict=True)
+            ]
             scale = in_columns(plan, scale)
             bias = bias * scale
-        h0, c0 = _as(state[0], dtype), _as(state[-1], dtype) if len(state) > 1 else None
+        h0, c0 = _as(state[0], dtype), _beside(plan, state[1:], dtype)
+        extra = torch.cat(extras) if len(extras) > 1 else extras[0] if extras else None
         draw = request.noise if isinstance(request.noise, Draw) and lengths is None else None
         noise = None if draw else request.drawn_noise()
         noise = None if noise is None else rotated(plan, _as(noise, dtype))
@@ -86,7 +89,9 @@ class Cpu:
             output_TBH, gates, _, h_n, c_n = self._forward(*given, bool(request.return_gates))
         else:
             output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*given)
-        finals = tuple(_as(after, before.dtype) for after, before in zip((h_n, c_n), state, strict=False))
+        finals = tuple(
+            _as(after, before.dtype) for after, before in zip((h_n, *c_n.split(plan.hidden, 1)), state, strict=False)
+        )
         trace = None
         if request.return_gates:
             trace = _laid_out(gates_of(plan, request.spec, gates, request.wants), lengths, T, B)
@@ -97,7 +102,11 @@ class Cpu:
         from gatedrnn.sequence.backends.cpu.stack import Stack
 
         plans = [plan for r in requests if isinstance(plan := plan_for(r.cell.step, r.spec), Plan) and _stackable(r)]
-        return Stack(plans, products(requests[0].x_TBD.shape[1])) if len(plans) == len(requests) else None
+        plain = len(plans) == len(requests) and all(
+            plan.cells <= 1 and len(r.state) <= 2 and len(r.spec.extras) <= 1
+            for plan, r in zip(plans, requests, strict=False)
+        )
+        return Stack(plans, products(requests[0].x_TBD.shape[1])) if plain else None
 
     @functools.cached_property
     def _forward(self) -> Any:
@@ -115,6 +124,16 @@ def _stackable(r: Request) -> bool:
     if half_products() and (as_dense(p.weight_ih) is not p.weight_ih or as_dense(p.weight_hh) is not p.weight_hh):
         return False
     return all(tensor.dtype == dtype for tensor in r.tensors())
+
+
+def _beside(plan: Plan, states: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
+    """States beside h as one [B, cells · H], with room for the left factor of a product inside the step; None for none."""
+    if len(states) == plan.cells == 1:
+        return _as(states[0], dtype)
+    if not states:
+        return None
+    left = [torch.zeros_like(states[0])] * (plan.cells - len(states))
+    return torch.cat([_as(state, dtype) for state in (*states, *left)], 1)
 
 
 def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:

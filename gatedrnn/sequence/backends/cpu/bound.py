@@ -32,8 +32,8 @@ def products(
         a, z = (e, f) if t % 2 else (f, e)
         multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, a, z, 0, edge, own)
     if parts & 8:
-        weight_gradient(G, ldg, columns, N, out, h0, prev, 0, H, dU, db, shared, panel, tall, own, edge, q, team)
-        weight_gradient(G, ldg, columns, N, x, x, prev, 0, D, dW, db, shared, panel, tall, own, edge, q, team)
+        weight_gradient(G, ldg, columns, N, out, H, h0, prev, 0, H, dU, db, shared, panel, tall, own, edge, q, team)
+        weight_gradient(G, ldg, columns, N, x, D, x, prev, 0, D, dW, db, shared, panel, tall, own, edge, q, team)
     if parts & 16:
         across = ceil_div(D, panel)
         f, e = share(across, q, team), share(across, q + 1, team)

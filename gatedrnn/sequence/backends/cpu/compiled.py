@@ -1,39 +1,33 @@
-"""Cells without rows of their own: the functions of a row that the compiler wrote as text, for the loops."""
+"""The functions of a row that the compiler wrote as text, for the loops.
+
+forward(g, h_prev, c_prev, c, h, extra, scratch, H, K, C)
+    g: the row's pre-activations, replaced by gate values (σ, tanh, softmax), or these stand behind them; h, c: written.
+backward(g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scratch, H, K, C)
+    grad_h, grad_g: what comes from outside, for h and for the gate values; dh, dc: from the next step, replaced by what goes to
+    the step before (without the product's part); dg: gradients of the pre-activations, written.
+"""
 
 from typing import Any
 
-from gatedrnn.compiler import Compiled
-from gatedrnn.core.errors import BackendError
-
-_KNOWN: dict[str, Compiled] = {}
-_MARK = "step-"
+from gatedrnn.compiler import Compiled, kept
+from gatedrnn.sequence.plan import cell_of
 
 
-def register(compiled: Compiled) -> str:
-    """Let kernels be made of it; the name to ask for them by."""
-    name = _MARK + compiled.name
-    _KNOWN[name] = compiled
-    return name
+def of(kernel: str) -> Compiled:
+    """What was compiled for a plan's kernel. Raises: BackendError: this process does not know the cell."""
+    found = kept(*cell_of(kernel))
+    assert isinstance(found, Compiled)  # or there would be no plan
+    return found
 
 
-def known(name: str) -> Compiled | None:
-    """What was registered under a name, or None for the cells that have rows of their own.
-
-    Raises: BackendError: it was registered in another process, as that of a graph which was loaded here.
-    """
-    if name.startswith(_MARK) and name not in _KNOWN:
-        advice = "Run a layer of that cell once, then the graph"
-        raise BackendError("backend='cpu'", "a graph's cell must be known to this process", name, advice)
-    return _KNOWN.get(name)
-
-
-def rows(compiled: Compiled, direction: str) -> tuple[Any, Any]:
+def rows(kernel: str, direction: str) -> tuple[Any, Any]:
     """The function of a row, and that of its second half."""
-    from gatedrnn.sequence.backends.cpu.rows.shared import nothing
-
+    compiled = of(kernel)
     texts = compiled.forward if direction == "forward" else compiled.backward
-    names = ("forward", "forward_second") if direction == "forward" else ("backward", "backward_second")
-    return tuple(_function(text, name) if text else nothing for text, name in zip(texts, names, strict=True))  # type: ignore[return-value]
+    first, second = (
+        _function(text, name) for text, name in zip(texts, (direction, f"{direction}_second"), strict=True)
+    )
+    return first, second
 
 
 def _function(text: str, name: str) -> Any:
@@ -41,6 +35,8 @@ def _function(text: str, name: str) -> Any:
 
     from gatedrnn.sequence.backends.cpu import functions, lanewise, rowwise, simd
 
+    if not text:
+        return rowwise.nothing
     space: dict[str, Any] = {"njit": njit}
     for module in (simd, lanewise, functions, rowwise):
         space |= {key: value for key, value in vars(module).items() if not key.startswith("_")}

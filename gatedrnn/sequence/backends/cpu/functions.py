@@ -9,11 +9,15 @@ from numba import njit, types
 from numba.extending import overload
 
 from gatedrnn.sequence.backends.cpu.lanewise import (
+    absolute,
+    at_least,
     choose_nonzero,
     choose_positive,
+    equal,
     exp64,
     exponent,
     floor,
+    greater,
     log64,
     maximum,
     minimum,
@@ -132,12 +136,6 @@ def tanh_slope(y):
 
 
 @njit
-def greater(x, y):
-    """1 where x > y, else 0."""
-    return choose_positive(x - y, 1.0, 0.0)
-
-
-@njit
 def relu(x):
     """max(x, 0)."""
     return maximum(x, 0.0)
@@ -147,3 +145,51 @@ def relu(x):
 def where_nonzero(x, a, b):
     """a where x is not 0, else b."""
     return choose_nonzero(x, a, b)
+
+
+@njit
+def greatest(x, y):
+    """max(x, y); NaN where either is."""
+    return choose_nonzero(equal(y, y), maximum(x, y), y)
+
+
+@njit
+def least(x, y):
+    """min(x, y); NaN where either is."""
+    return choose_nonzero(equal(y, y), minimum(x, y), y)
+
+
+@njit
+def ln(x):
+    """log x of any x: −∞ of 0, NaN below."""
+    tiny = greater(1e-37, x)
+    y = log(choose_nonzero(tiny, x * 16777216.0, x)) - tiny * 16.635532333438686
+    y = choose_nonzero(greater(x, 1e38) * equal(x, x + x), x, y)
+    y = choose_nonzero(equal(x, 0.0), -1e39, y)
+    return choose_nonzero(at_least(x, 0.0), y, x - x + (x - x) / (x - x))
+
+
+@njit
+def log1p(x):
+    """log(1 + x)."""
+    u = x + 1.0
+    near = greater(0.5, absolute(x)) * choose_nonzero(u - 1.0, 1.0, 0.0)
+    return choose_nonzero(near, ln(u) * x / (u - 1.0), choose_nonzero(greater(0.5, absolute(x)), x, ln(u)))
+
+
+@njit
+def expm1(x):
+    """eˣ − 1."""
+    return choose_nonzero(greater(0.5, absolute(x)), tanh(x * 0.5) * (exp(x) + 1.0), exp(x) - 1.0)
+
+
+@njit
+def sign(x):
+    """−1, 0 or 1."""
+    return greater(x, 0.0) - greater(0.0, x)
+
+
+@njit
+def not_number(x):
+    """1 where x is NaN, else 0."""
+    return 1.0 - equal(x, x)

@@ -15,7 +15,7 @@ from gatedrnn.sequence.backends.cpu.target import Target
 _PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
 _POINTERS_TO_INT = ("offsets", "prev", "starts", "targets")
 _INTEGERS = (
-    "T", "B", "D", "H", "K", "C", "N", "R", "V", "hard", "reverse", "columns_x", "first_1", "columns_1", "columns_2",
+    "T", "B", "D", "H", "K", "C", "N", "R", "V", "reverse", "columns_x", "first_1", "columns_1", "columns_2",
     "columns", "shift", "ldg", "panel", "tall", "direct_w", "direct_u", "two_biases", "noisy", "scaled", "cells",
     "carries", "need_dx", "need_dw", "need_du", "parts", "differentiate", "blocks", "seed", "grad_h_stride",
     "grad_g_stride", "extra_size", "scratch_size", "left_size",
@@ -58,32 +58,8 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
         return draw
     from gatedrnn.sequence.backends.cpu import compiled, loops
 
-    cell = compiled.known(kernel)
-    if cell is not None:
-        both = compiled.rows(cell, direction)
-        return loops.forward_loop(*both) if direction == "forward" else loops.backward_loop(*both)
-    from gatedrnn.sequence.backends.cpu.rows import coupled, gru, lstm, onlstm, peephole, rnn
-    from gatedrnn.sequence.backends.cpu.rows.shared import nothing
-
-    rows = {
-        "rnn_tanh": (rnn.TANH[0], nothing, rnn.TANH[1], nothing),
-        "rnn_relu": (rnn.RELU[0], nothing, rnn.RELU[1], nothing),
-        "rnn_sigmoid": (rnn.SIGMOID[0], nothing, rnn.SIGMOID[1], nothing),
-        "lstm": (lstm.forward, nothing, lstm.backward, nothing),
-        "peephole": (peephole.forward, nothing, peephole.backward, nothing),
-        "coupled": (coupled.forward, nothing, coupled.backward, nothing),
-        "gru_after": (gru.after_forward, nothing, gru.after_backward, nothing),
-        "gru_before": (
-            gru.before_forward,
-            gru.before_forward_second,
-            gru.before_backward,
-            gru.before_backward_second,
-        ),
-        "onlstm": (onlstm.forward, nothing, onlstm.backward, nothing),
-    }[kernel]
-    if direction == "forward":
-        return loops.forward_loop(*rows[:2])
-    return loops.backward_loop(*rows[2:])
+    both = compiled.rows(kernel, direction)
+    return loops.forward_loop(*both) if direction == "forward" else loops.backward_loop(*both)
 
 
 _NAMES = {
@@ -95,12 +71,12 @@ _NAMES = {
     "cross_entropy": "N V differentiate logits bias targets weights losses sums",
     "draw": "N R blocks seed starts chance out",
     "forward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall direct_w direct_u "
+        "T D H K C reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall direct_w direct_u "
         "noisy blocks seed scaled cells offsets prev x W U PW PU scale bias bias_h two_biases noise starts chance extra G out "
         "cs h0 c0 hn cn scratch scratch_size left left_size"
     ),
     "backward": (
-        "T D H K C hard reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall carries need_dx need_dw "
+        "T D H K C reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall cells carries need_dx need_dw "
         "need_du scaled offsets prev x W U P scale extra G out cs h0 c0 grad_h grad_h_stride grad_g grad_g_stride dh dc "
         "dG dx dW dU db_x db_h d_extra extra_size shared scratch scratch_size left left_size"
     ),
@@ -124,8 +100,15 @@ def kernel(name: str, direction: str, target: Target, kind: str) -> Kernel:
         with global_compiler_lock:  # other threads may compile functions of their own
             return _compiled(name, direction, target, kind)
 
-    code = build.cached(f"{name}-{direction}-{kind}", target, make)
+    code = build.cached(f"{_short(name)}-{direction}-{kind}", target, make)
     return Kernel(build.load(code, "entry", target), tuple(_NAMES[direction].split()))
+
+
+def _short(name: str) -> str:
+    """A kernel's name, of a cell's that of its text, which cells of other sizes may share."""
+    from gatedrnn.sequence.backends.cpu import compiled
+
+    return compiled.of(name).name if ":" in name else name
 
 
 def _compiled(name: str, direction: str, target: Target, kind: str) -> bytes:

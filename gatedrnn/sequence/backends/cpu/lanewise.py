@@ -5,7 +5,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from gatedrnn.sequence.backends.cpu.simd import I32, I64, broadcast, declare, intrinsic, operand, suffix
+from gatedrnn.sequence.backends.cpu.simd import I32, I64, Vec, broadcast, declare, intrinsic, operand, suffix
 
 
 def _call(builder: Any, name: str, vector: ir.VectorType, args: list[Any]) -> Any:
@@ -34,6 +34,8 @@ def _elementwise(name: str, arity: int, doc: str) -> Any:
 
 
 floor = _elementwise("floor", 1, "⌊x⌋.")
+sqrt = _elementwise("sqrt", 1, "√x.")
+absolute = _elementwise("fabs", 1, "|x|.")
 exp64 = _elementwise("exp", 1, "eˣ by the C library.")
 log64 = _elementwise("log", 1, "log x by the C library.")
 tanh64 = _elementwise("tanh", 1, "tanh x by the C library.")
@@ -45,7 +47,7 @@ def _bound(comparison: str, doc: str) -> Any:
             a, b = (operand(context, builder, v, t, sig.return_type) for v, t in zip(args, sig.args, strict=True))
             return builder.select(builder.fcmp_ordered(comparison, a, b), b, a)
 
-        return x(x, y), lower
+        return (x if isinstance(x, Vec) else y)(x, y), lower
 
     bound.__doc__ = doc
     return intrinsic(bound)
@@ -53,6 +55,25 @@ def _bound(comparison: str, doc: str) -> Any:
 
 minimum = _bound(">", "min(x, y); a NaN x stays.")
 maximum = _bound("<", "max(x, y); a NaN x stays.")
+
+
+def _comparison(operator: str, doc: str) -> Any:
+    def compare(tyctx: Any, x: Any, y: Any) -> Any:
+        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            a, b = (operand(context, builder, v, t, sig.return_type) for v, t in zip(args, sig.args, strict=True))
+            one, zero = (ir.Constant(a.type, [number] * a.type.count) for number in (1.0, 0.0))
+            return builder.select(builder.fcmp_ordered(operator, a, b), one, zero)
+
+        vec = x if isinstance(x, Vec) else y
+        return vec(x, y), lower
+
+    compare.__doc__ = doc
+    return intrinsic(compare)
+
+
+greater = _comparison(">", "1 where x > y, else 0.")
+at_least = _comparison(">=", "1 where x ≥ y, else 0.")
+equal = _comparison("==", "1 where x = y, else 0; NaN equals nothing.")
 
 
 def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:

@@ -7,7 +7,8 @@ Dimensions: T steps, B batch, N tokens, D input, H hidden; G columns of a row of
 
     columns_x  from column 0: what W x (and noise, and bias) is written to
     columns_1  from column first_1: U h' is added
-    columns_2  after those: U₂ c is added, c what the cell's first half leaves (a GRU that resets before the product), else 0
+    columns_2  after those: U₂ l is added, l what the cell's first half leaves for a product inside the step, else 0
+    cells      rows of H that a token keeps beside h, side by side in cs: further states, then l
     two_biases whether bias and bias_h are b_ih and b_hh by row, else bias is their sum by column
     shift      column n belongs to row n + shift of W, the last ones to the first rows
 """
@@ -87,11 +88,11 @@ def forward_loop(row, second_row):
     """The forward pass of a cell whose step is `row`, then, where columns_2 > 0, `second_row`."""
 
     def forward(
-        T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, direct_w,
+        T, D, H, K, C, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, direct_w,
         direct_u, noisy, blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, bias_h, two_biases, noise,
         starts, chance, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size, left, left_size,
     ):  # fmt: skip
-        q, parts = thread(), threads()
+        q, parts, L = thread(), threads(), cells * H
         registers = scratch + q * scratch_size
         edge = registers + REGISTERS
         keep(registers)
@@ -152,29 +153,30 @@ def forward_loop(row, second_row):
             barrier()
             b0, b1 = share(m, q, parts), share(m, q + 1, parts)
             for n in range(start + b0, start + b1):
-                h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H)
-                row(G + n * ldg, h_prev, c_prev, cs + n * H, out + n * H, extra, work, H, K, C, hard)
+                h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, L)
+                row(G + n * ldg, h_prev, c_prev, cs + n * L, out + n * H, extra, work, H, K, C)
             if columns_2:
                 barrier()
+                left_factor = cs + (start * L + (L - H))
                 if direct_u:
                     U2 = U + columns_1 * H
                     multiply_direct(
-                        cs + start * H, H, m, U2, H, columns_2, 0, s2, scaled, g + columns_1, ldg, q, parts, back
+                        left_factor, L, m, U2, H, columns_2, 0, s2, scaled, g + columns_1, ldg, q, parts, back
                     )
                 else:
                     multiply(
-                        cs + start * H, H, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge, own
+                        left_factor, L, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge, own
                     )
                 barrier()
                 for n in range(start + b0, start + b1):
-                    h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H)
-                    second_row(G + n * ldg, h_prev, c_prev, cs + n * H, out + n * H, extra, work, H, K, C, hard)
+                    h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, L)
+                    second_row(G + n * ldg, h_prev, c_prev, cs + n * L, out + n * H, extra, work, H, K, C)
             after = 0 if reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
             for b in range(b0, b1):
                 if t == 0 if reverse else b >= after:
                     _copy(out + (start + b) * H, hn + b * H, H)
                     if cells:
-                        _copy(cs + (start + b) * H, cn + b * H, H)
+                        _copy(cs + (start + b) * L, cn + b * L, L)
             before, start_before = m, start
             barrier()
         restore(registers)
@@ -210,9 +212,9 @@ def _pack_states_impl(states, first, prev, K, N, P, panel, begin, end):
 
 @njit
 def weight_gradient(
-    A, ldg, M, tokens, B, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts
+    A, ldg, M, tokens, B, ldb, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts
 ):
-    """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns; `shifted`: B's row is the state before the token."""
+    """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns; `shifted`: B's row is the state before the token; ldb D."""
     bands, panels, blocks = ceil_div(M, tall), ceil_div(D, panel), ceil_div(tokens, TOKENS)
     s0, s1 = share(bands, q, parts), share(bands, q + 1, parts)
     p0, p1 = share(panels, q, parts), share(panels, q + 1, parts)
@@ -225,7 +227,7 @@ def weight_gradient(
         if shifted:
             _pack_states(B, first, prev + k0, k, D, packed, panel, p0, p1)
         else:
-            pack(B + k0 * D, D, k, D, 0, packed, depth(packed, k), panel, p0, p1)
+            pack(B + k0 * ldb, ldb, k, D, 0, packed, depth(packed, k), panel, p0, p1)
         barrier()
         add = 1 if block else 0
         multiply_transposed(A + k0 * ldg, ldg, M, packed, k, C, D, D, panel, tall, s0, s1, add, strips, sums, edge)
@@ -235,12 +237,12 @@ def backward_loop(row, second_row):
     """The backward pass of a cell whose step's derivative is `row`, then, where columns_2 > 0, `second_row`."""
 
     def backward(
-        T, D, H, K, C, hard, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, carries, need_dx,
+        T, D, H, K, C, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, cells, carries, need_dx,
         need_dw, need_du, scaled, offsets, prev, x, W, U, P, scale, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g,
         grad_g_stride, dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size, left,
         left_size,
     ):  # fmt: skip
-        q, parts = thread(), threads()
+        q, parts, L = thread(), threads(), cells * H
         registers = scratch + q * scratch_size
         edge = registers + REGISTERS
         keep(registers)
@@ -264,23 +266,23 @@ def backward_loop(row, second_row):
                 if b + 1 < b1:
                     _fetch_row(G + (n + 1) * ldg, dG + (n + 1) * ldg, ldg)
                 row(
-                    G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H), cs + n * H,
-                    grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * H, dG + n * ldg,
-                    extra, own_extra, work, H, K, C, hard,
+                    G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, L), cs + n * L,
+                    grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * L, dG + n * ldg,
+                    extra, own_extra, work, H, K, C,
                 )  # fmt: skip
             if scaled and not columns_2:
                 _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
             barrier()
             g = dG + (start * ldg + first_1)
             if columns_2:
-                multiply(g + columns_1, ldg, m, P2, columns_2, dc, H, H, panel, tall, f, e, 0, edge, own)
+                multiply(g + columns_1, ldg, m, P2, columns_2, dc + (L - H), L, H, panel, tall, f, e, 0, edge, own)
                 barrier()
                 for b in range(b0, b1):
                     n = start + b
                     second_row(
-                        G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, H), cs + n * H,
-                        grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * H, dG + n * ldg,
-                        extra, own_extra, work, H, K, C, hard,
+                        G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, L), cs + n * L,
+                        grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * L, dG + n * ldg,
+                        extra, own_extra, work, H, K, C,
                     )  # fmt: skip
                 if scaled:
                     _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
@@ -291,15 +293,15 @@ def backward_loop(row, second_row):
         tokens = offsets[T]
         if need_du:
             weight_gradient(
-                dG + first_1, ldg, columns_1, tokens, out, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts,
+                dG + first_1, ldg, columns_1, tokens, out, H, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts,
             )  # fmt: skip
         if need_dw:
             weight_gradient(
-                dG, ldg, columns_x, tokens, x, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
+                dG, ldg, columns_x, tokens, x, D, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
             )
         if columns_2 and need_du:
             weight_gradient(
-                dG + (first_1 + columns_1), ldg, columns_2, tokens, cs, cs, prev, 0, H, dU + columns_1 * H,
+                dG + (first_1 + columns_1), ldg, columns_2, tokens, cs + (L - H), L, cs, prev, 0, H, dU + columns_1 * H,
                 db_h + columns_1, shared, panel, tall, own, edge, q, parts,
             )  # fmt: skip
         if need_dx:

@@ -60,8 +60,8 @@ def forward(
         x_TBD, weight_ih, weight_hh: input [T, B, D], W [R, D], U [R, H].
         bias_G: all biases, in the kernel's columns.
         scale_G: what multiplies W x + U h' + b; already in bias_G.
-        extra: peephole weights [3H], scaled.
-        h0_BH, c0_BH: initial states.
+        extra: all extras side by side, scaled.
+        h0_BH, c0_BH: initial h [B, H] and what else is kept [B, S·H], S further states and the left factor of a product inside.
         noise_TBR: ε / τ, in the kernel's columns.
         seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ.
         lengths_B: int64 in 1 … T, any order; None where every sequence has all T steps.
@@ -70,8 +70,8 @@ def forward(
             the CPU has matrix registers, else "float". Few tokens are multiplied as they are (`direct`).
         keep: whether gates and cell states are wanted; else something without meaning stands for them.
 
-    Returns: h [T, B, H], 0 beyond a length; gate values [T · B, L] and c [T · B, H] of the tokens as they lie packed, then zeros;
-        final h and c [B, H]; what a cell does not have is empty.
+    Returns: h [T, B, H], 0 beyond a length; gate values [T · B, L] and what else is kept [T · B, S·H] of the tokens as they
+        lie packed, then zeros; final h [B, H] and the rest [B, S·H].
     Raises: ArgumentError: a length is out of range.
     """
     T, B, D = x_TBD.shape
@@ -81,13 +81,10 @@ def forward(
     p, dtype, H = run.plan, x_TBD.dtype, run.plan.hidden
     values = weights(run, weight_ih, weight_hh, scale_G)
     output = memory.empty(T, B, H, dtype=dtype) if lengths_B is None else memory.empty(N, H, dtype=dtype)
-    h_n, c_n = x_TBD.new_empty((B, H)), x_TBD.new_empty((B if p.cells else 0, H))
+    h_n, c_n = x_TBD.new_empty((B, H)), x_TBD.new_empty((B, p.cells * H))
     if keep:
-        gates, cells = (
-            memory.empty(T * B, run.apart, dtype=dtype),
-            memory.empty(T * B if p.cells else 0, H, dtype=dtype),
-        )
-        gates[:, p.columns :].zero_()
+        gates, cells = memory.empty(T * B, run.apart, dtype=dtype), memory.empty(T * B, p.cells * H, dtype=dtype)
+        gates[:, max(p.columns, p.kept and p.kept + p.columns_x) :].zero_()
         gates[N:].zero_()
         cells[N:].zero_()
         values["G"], values["cs"] = gates, cells
@@ -109,7 +106,7 @@ def forward(
     run(values)
     if lengths_B is None:
         return output, gates, cells, h_n, c_n
-    return tokens.padded(output, T, B), gates, cells, tokens.unsorted(h_n), tokens.unsorted(c_n) if p.cells else c_n
+    return tokens.padded(output, T, B), gates, cells, tokens.unsorted(h_n), tokens.unsorted(c_n)
 
 
 def kind_for(
@@ -137,7 +134,7 @@ def forward_loop(
     p = Plan.of(plan)
     run = loop("forward", p, D, threads_for(p, N, D, team_size), target, kind, rank)
     few_w, few_u = N <= DIRECT_TOKENS, B == 1 or N <= DIRECT_TOKENS
-    rooms = {} if keep else {"G": N * run.apart * dtype.itemsize, "cs": N * p.hidden * dtype.itemsize if p.cells else 0}
+    rooms = {} if keep else {"G": N * run.apart * dtype.itemsize, "cs": N * p.cells * p.hidden * dtype.itemsize}
     if kind == "small":
         few_w = few_u = False
     else:
@@ -154,10 +151,10 @@ def _trusted(
     (T, B, D), H, columns, L = sizes, p.hidden, p.columns, leading(p)
     shapes: dict[str, tuple[int, ...]] = {
         **{"input": (T, B, D), "weight_ih": (p.columns_x, D), "weight_hh": (p.columns_1 + p.columns_2, H)},
-        **{"bias": (columns,), "scale": (columns,), "extra": (3 * H,), "noise": (T, B, p.columns_x)},
-        **{"h_0": (B, H), "c_0": (B, H), "grad_h_n": (B, H), "grad_c_n": (B, H)},
+        **{"bias": (columns,), "scale": (columns,), "extra": (p.extras,), "noise": (T, B, p.columns_x)},
+        **{"h_0": (B, H), "c_0": (B, p.cells * H), "grad_h_n": (B, H), "grad_c_n": (B, p.cells * H)},
         **{"output": (T, B, H), "grad_output": (T, B, H), "gates": (T * B, L), "grad_gates": (T * B, L)},
-        "cells": (T * B if p.cells else 0, H),
+        "cells": (T * B, p.cells * H),
     }
     where = f", for an input of shape {[T, B, D]}"
     return {
@@ -196,8 +193,8 @@ def _recurrence_fake(
     together("recurrence", *(tensor for tensor in given if tensor is not None))
     (T, B, _), p = x_TBD.shape, Plan.of(plan)
     H, new = p.hidden, x_TBD.new_empty
-    gates, cells = new(T * B, leading(p)), new(T * B if p.cells else 0, H)
-    return new(T, B, H), gates, cells, new(B, H), new(B if p.cells else 0, H)
+    gates, cells = new(T * B, leading(p)), new(T * B, p.cells * H)
+    return new(T, B, H), gates, cells, new(B, H), new(B, p.cells * H)
 
 
 @torch.library.custom_op("gatedrnn::recurrence_backward", mutates_args=())
@@ -246,8 +243,8 @@ def recurrence_backward(
     made = _gradients(p, N, D, need_x, need_w, need_u, dtype)
     made["d_extra"] = memory.empty(run.threads, 0 if extra is None else len(extra), dtype=dtype).zero_()
     made["dh"], made["dc"] = (
-        memory.empty(B, H, dtype=dtype).zero_() if grad is None else tokens.sorted(grad).clone()
-        for grad in (grad_h_n, grad_c_n)
+        memory.empty(B, width, dtype=dtype).zero_() if grad is None else tokens.sorted(grad).clone()
+        for grad, width in ((grad_h_n, H), (grad_c_n, p.cells * H))
     )
     zeros = memory.empty(max(L, H), dtype=dtype).zero_()
     values: Values = {
@@ -340,7 +337,7 @@ def _recurrence_backward_fake(
     dW, dU = new(p.columns_x if need_w else 0, D), new(p.columns_1 + p.columns_2 if need_u else 0, H)
     d_extra = new(0 if extra is None else extra.shape[0])
     d_noise = new(T, B, p.columns_x) if need_noise else new(0)
-    dc = new(0) if c0_BH is None else new(B, H)
+    dc = new(0) if c0_BH is None else new(B, p.cells * H)
     return dx, dW, dU, new(p.columns), d_extra, new(B, H), dc, d_noise
 
 

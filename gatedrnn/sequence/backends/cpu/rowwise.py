@@ -5,9 +5,14 @@ Dimensions: N elements, M chunks of C units.
 
 from numba import njit
 
-from gatedrnn.sequence.backends.cpu.functions import exp
-from gatedrnn.sequence.backends.cpu.lanewise import largest, maximum, total
+from gatedrnn.sequence.backends.cpu.functions import exp, not_number
+from gatedrnn.sequence.backends.cpu.lanewise import choose_nonzero, largest, maximum, total
 from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
+
+
+@njit
+def nothing(*arguments):
+    """The second half of a step, of a cell whose step has none."""
 
 
 @njit
@@ -17,6 +22,20 @@ def copy(source, target, N):
     for j in range(0, N, W):
         n = min(W, N - j)
         store(target + j, load(source + j, n), n)
+
+
+@njit
+def clear(target, N):
+    """Zeros."""
+    W = lanes(target)
+    for j in range(0, N, W):
+        store(target + j, splat(target, 0.0), min(W, N - j))
+
+
+@njit
+def peak(x):
+    """The greatest lane; NaN where one is."""
+    return largest(x) + total(choose_nonzero(not_number(x), x, 0.0))
 
 
 @njit

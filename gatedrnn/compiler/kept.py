@@ -1,0 +1,101 @@
+"""What was compiled, kept on disk: a later process neither traces nor imports what tracing needs."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gatedrnn
+from gatedrnn.cells.spec import Spec, Step
+from gatedrnn.compiler.cell import Compiled, compile_cell
+from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.compiler.outside import fingerprint
+from gatedrnn.core.errors import DataError
+from gatedrnn.core.files import cache_folder, write_with
+
+_KNOWN: dict[str, Compiled | str] = {}
+
+
+def kept(step: Step, spec: Spec) -> Compiled | str:
+    """A cell's kernels, or why it has none: from memory, from disk, or compiled now."""
+    try:
+        made_of = [fingerprint(step), spec.text(), torch.__version__, gatedrnn.__version__, _SOURCES]
+    except UnsupportedError as error:
+        return _reason(error)
+    key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
+    found = _KNOWN.get(key)
+    if found is None:
+        found = _KNOWN[key] = _read(key) or _write(key, _compiled(step, spec))
+    return found
+
+
+def _compiled(step: Step, spec: Spec) -> Compiled | str:
+    """Compiled in a thread of its own, where no mode of the caller's is at work."""
+    found: list[Compiled | str] = []
+
+    def work() -> None:
+        try:
+            found.append(compile_cell(step, spec))
+        except Exception as error:  # whatever a user's step, or tracing it, may raise
+            found.append(_reason(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnsupportedError):
+        return f"its step has {error}, which kernels have not"
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"its step cannot be traced: {type(error).__name__}: {first}"
+
+
+def _sources() -> str:
+    """A hash of the package's files that what is compiled follows from."""
+    digest, package = hashlib.sha256(), Path(gatedrnn.__file__).parent
+    for folder in ("cells", "compiler", "gates"):
+        for path in sorted((package / folder).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_SOURCES = _sources()
+
+
+def _path(key: str) -> Path:
+    return cache_folder() / f"cell-{key}.json"
+
+
+def _read(key: str) -> Compiled | str | None:
+    """What is kept there, if it is whole."""
+    try:
+        content = json.loads(_path(key).read_text("utf-8"))
+        values, checksum = content["cell"], content["sha256"]
+        if _checksum(values) != checksum:
+            return None
+        return values if isinstance(values, str) else Compiled(**{name: _tuple(v) for name, v in values.items()})
+    except (OSError, DataError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _write(key: str, found: Compiled | str) -> Compiled | str:
+    values = found if isinstance(found, str) else dataclasses.asdict(found)
+    text = json.dumps({"cell": values, "sha256": _checksum(values)})
+    with contextlib.suppress(DataError, OSError):  # then the next process compiles it anew
+        write_with(_path(key), lambda path: path.write_text(text, "utf-8"))
+    return found
+
+
+def _checksum(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
