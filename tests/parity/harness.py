@@ -23,6 +23,9 @@ VARIANTS = {
     "onlstm-chunks": ("onlstm", {"chunk_size": SOME}),
     "onlstm-free": ("onlstm", {"split_points": "free"}),
     "onlstm-chunks-free": ("onlstm", {"chunk_size": SOME, "split_points": "free"}),
+    "mgu": ("mgu", {}),
+    "layernorm": ("layernorm", {}),
+    "slstm": ("slstm", {}),
 }
 every_cell = pytest.mark.parametrize("variant", VARIANTS)
 a_few_cells = pytest.mark.parametrize("variant", ["lstm", "gru-after", "onlstm-chunks"])
@@ -45,7 +48,8 @@ def inputs_for(layer, steps=T, size=B):
     places = layer.num_layers * (2 if layer.bidirectional else 1)
     shapes = [(steps, size, layer.input_size)] + [(places, size, layer.hidden_size)] * len(layer.spec.states)
     x, *states = (torch.randn(shape, generator=generator).to(layer.weight_hh_l0) for shape in shapes)
-    return x, states
+    named = zip(layer.spec.states, states, strict=True)
+    return x, [value.abs() + 1 if name == "n" else value for name, value in named]  # n is what others are divided by
 
 
 def leaf(tensor):

@@ -23,6 +23,9 @@ VARIANTS = [
     ("onlstm", {"split_points": "free"}),
     ("onlstm", {"chunk_size": 3, "split_points": "free"}),
     ("g2lstm", {}),
+    ("mgu", {}),
+    ("layernorm", {}),
+    ("slstm", {}),
 ]
 every_cell = pytest.mark.parametrize(
     ("cell", "options"), VARIANTS, ids=["-".join([c, *map(str, o.values())]) for c, o in VARIANTS]
@@ -38,7 +41,8 @@ def make(cell, options, width=D, hidden=H, *args, dtype=torch.float64, **kwargs)
 
 def states_for(layer, size=B, dtype=torch.float64):
     places = layer.num_layers * (2 if layer.bidirectional else 1)
-    return [torch.randn(places, size, layer.hidden_size, dtype=dtype) for _ in layer.spec.states]
+    drawn = {name: torch.randn(places, size, layer.hidden_size, dtype=dtype) for name in layer.spec.states}
+    return [value.abs() + 1 if name == "n" else value for name, value in drawn.items()]  # n is what others are divided by
 
 
 def run(layer, x, states, **kwargs):

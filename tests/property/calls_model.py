@@ -152,7 +152,7 @@ def run_score(bench: ModelBench, score: Score) -> None:
                 return
             raise Finding("exception", where(error))
         if fault is not None:
-            if wrong == "wrapped" or isinstance(fault, IndexError):
+            if wrong == "wrapped" or isinstance(fault, IndexError) or "Inference tensors" in str(fault):
                 return
             raise Finding("accepted what the reference refuses", where(fault))
         exact = expected(torch.float64, False)

@@ -270,7 +270,7 @@ def _forked(run: Any, layer: Any, x: Any, hx: Any, keywords: Any, values: Values
         try:
             torch.set_num_threads(1)  # OpenMP's threads are gone: torch itself would wait for them
             found = run.read(layer(x, hx, **keywords))
-            same = all(close(found[n], v) for n, v in values.items())
+            same = all(v.is_meta or close(found[n], v) for n, v in values.items())
             os.write(writer, b"right" if same else b"wrong")
         except BaseException as error:
             os.write(writer, where(error).encode()[:400])

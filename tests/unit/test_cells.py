@@ -24,7 +24,8 @@ def lstm(rows, h, c, extra):
     return sigmoid(o()) * np.tanh(c), c
 
 
-def peephole(rows, h, c, P):
+def peephole(rows, h, c, extra):
+    P = extra["weight_ch"]
     peep = (lambda c, k: c * P[k * H : (k + 1) * H]) if P.ndim == 1 else (lambda c, k: c @ P[k * H : (k + 1) * H].T)
     i, f, g, o = (rows(k * H, (k + 1) * H)() for k in range(4))
     new = sigmoid(f + peep(c, 1)) * c + sigmoid(i + peep(c, 0)) * np.tanh(g)
@@ -66,7 +67,36 @@ def onlstm(chunk, free):
     return equation
 
 
+def mgu(rows, h, c, extra):
+    f = sigmoid(rows(0, H)())
+    n = np.tanh(rows(H, 2 * H).x() + rows(H, 2 * H).h(f * h))
+    return ((1 - f) * h + f * n,)
+
+
+def norm(a, name, extra):
+    a = (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + 1e-5)
+    return a * extra[f"gain_{name}"] + extra[f"shift_{name}"]
+
+
+def layernorm(rows, h, c, extra):
+    whole = rows(0, 4 * H)
+    i, f, g, o = np.split(norm(whole.x(), "ih", extra) + norm(whole.h(h), "hh", extra), 4, -1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(norm(c, "ch", extra)), c
+
+
+def slstm(rows, h, c, extra):
+    i, f, z, o = (rows(k * H, (k + 1) * H)() for k in range(4))
+    n, m = np.zeros_like(c), np.full_like(c, -0.3)  # an empty memory: m' is of no account
+    c = np.exp(i) * np.tanh(z) + sigmoid(f) * np.exp(m) * c
+    n = np.exp(i) + sigmoid(f) * np.exp(m) * n
+    return sigmoid(o) * c / n, c / np.exp(i), n / np.exp(i), i
+
+
 EQUATIONS = [
+    ("mgu", {}, 2 * H, mgu),
+    ("layernorm", {}, 4 * H, layernorm),
+    ("slstm", {}, 4 * H, slstm),
     ("rnn", {}, H, lambda rows, h, c, extra: (np.tanh(rows(0, H)()),)),
     ("rnn", {"nonlinearity": "relu"}, H, lambda rows, h, c, extra: (np.maximum(rows(0, H)(), 0),)),
     ("rnn", {"nonlinearity": "sigmoid"}, H, lambda rows, h, c, extra: (sigmoid(rows(0, H)()),)),
@@ -119,15 +149,16 @@ def test_step_is_its_equation(name, options, size, equation):
     weights = {key.removesuffix("_l0"): draw.normal(size=shape) for key, shape in shapes.items()}
     layer.load_state_dict({f"{key}_l0": torch.from_numpy(value) for key, value in weights.items()})
     x, h, c = draw.normal(size=(B, D)), draw.normal(size=(B, H)), draw.normal(size=(B, H))
-    expected = equation(lambda start, stop: Rows(weights, x, h, start, stop), h, c, weights.get("weight_ch"))
-    states = [torch.from_numpy(state)[None] for state in (h, c)]
-    hx = tuple(states) if len(layer.spec.states) == 2 else states[0]
+    expected = equation(lambda start, stop: Rows(weights, x, h, start, stop), h, c, weights)
+    given = {"h": h, "c": c, "n": np.zeros_like(c), "m": np.full_like(c, -0.3)}
+    states = [torch.from_numpy(given[name])[None] for name in layer.spec.states]
+    hx = tuple(states) if len(states) > 1 else states[0]
     output, finals = layer(torch.from_numpy(x)[None], hx)
     finals = finals if isinstance(finals, tuple) else (finals,)
     assert len(finals) == len(expected)
-    np.testing.assert_allclose(output[0].detach(), expected[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(output[0].detach(), expected[0], rtol=1e-13, atol=1e-13)
     for final, value in zip(finals, expected, strict=True):
-        np.testing.assert_allclose(final[0].detach(), value, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(final[0].detach(), value, rtol=1e-13, atol=1e-13)
 
 
 def with_splits(d_f, d_i, hidden=8, straight_through=False, **options):
