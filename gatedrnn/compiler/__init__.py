@@ -5,6 +5,7 @@ equations that graph in two directions, with the memories its values come from a
 graph     that graph as values of units, of chunks and of a row
 schedule  which loop computes what, and what must stand in memory between two loops
 numba     the loops as text
+triton    the same for a program of a GPU
 cell      the columns and the text of one cell
 kept      all that, remembered and kept on disk
 """

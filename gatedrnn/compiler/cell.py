@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.equations import Equations, Halves
+from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.numba import Writer
 from gatedrnn.compiler.schedule import Place, schedule
+from gatedrnn.compiler.triton import Gpu, gpu
 
 _FORWARD = "g, h_prev, c_prev, c, h, extra, scratch, H, K, C"
 _BACKWARD = "g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scratch, H, K, C"
@@ -30,6 +32,7 @@ class Compiled:
         carries: whether h' also reaches h past the products.
         logits, chunk: K and C; H and 1 where there are none.
         slots: rows of scratch.
+        gpu: the kernels for a GPU, or why there are none.
     """
 
     forward: tuple[str, str]
@@ -45,6 +48,7 @@ class Compiled:
     logits: int
     chunk: int
     slots: int
+    gpu: Gpu | str
 
     @property
     def name(self) -> str:
@@ -58,6 +62,13 @@ def compile_cell(step: Step, spec: Spec) -> Compiled:
     Raises: UnsupportedError: the step does what kernels cannot, with what and where.
     """
     return _Text(Equations(step, spec)).compiled()
+
+
+def _gpu(found: Equations) -> Gpu | str:
+    try:
+        return gpu(found)
+    except UnsupportedError as error:
+        return f"its step has {error}, which a GPU's kernels have not"
 
 
 class _Text:
@@ -89,6 +100,7 @@ class _Text:
             logits=found.logits,
             chunk=found.chunk,
             slots=self._slots,
+            gpu=_gpu(found),
         )
 
     def _pair(self, name: str, parameters: str, halves: Halves, same: dict[str, str]) -> tuple[str, str]:

@@ -90,7 +90,7 @@ class Equations:
         if self.apart == "all":
             self.graph = Graph(merged=False)
             reader, values = self._read_forward()
-        if any(kind == "bias" for kind, _ in _leaves(values)):
+        if any(kind == "bias" for kind, _ in leaves_of(values)):
             raise UnsupportedError("b_hh by itself")
         t = self.traced
         kept, new = values[: len(t.kept)], values[len(t.kept) :]
@@ -108,7 +108,7 @@ class Equations:
         known = {node: self.graph.load("kept", place[1], node.size) for node, place in first}
         second = [(_replaced(node, known, self.graph), place) for node, place in targets if (node, place) not in first]
         done = {place[1] for _, place in first}
-        self.saved = any(kind in ("a", "x") and k in done for kind, k in _leaves([node for node, _ in second]))
+        self.saved = any(kind in ("a", "x") and k in done for kind, k in leaves_of([node for node, _ in second]))
         return [*first, (self.left, ("left", 0))], second
 
     def _read_forward(self) -> tuple[Reader, list[Any]]:
@@ -116,7 +116,7 @@ class Equations:
         return reader, read(t, reader, [*t.kept, *t.new])
 
     def _apart(self, values: list[Node]) -> str:
-        leaves = _leaves(values)
+        leaves = leaves_of(values)
         raw = {k for kind, k in leaves if kind in ("x", "h", "product")}
         if not raw:
             return ""
@@ -136,7 +136,7 @@ class Equations:
         reader = Reader(self.graph, known, self._late(), t.lines, backward=True)
         counts = [len(t.d_x), len(t.d_h), len(t.d_old), len(t.d_extra)]
         values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *t.d_extra])
-        kinds = {kind for kind, _ in _leaves([v for v in values if v is not None])}
+        kinds = {kind for kind, _ in leaves_of([v for v in values if v is not None])}
         if "bias" in kinds:
             raise UnsupportedError("b_hh by itself")
         self.saved |= bool(kinds & {"a", "x", "late"})
@@ -194,7 +194,7 @@ def _parts(value: Any) -> list[Node]:
     return value.parts if isinstance(value, Wide) else [value]
 
 
-def _leaves(values: list[Any]) -> set[Place]:
+def leaves_of(values: list[Any]) -> set[Place]:
     """All memories that these values are computed from."""
     found, seen, stack = set(), set(), list(values)
     while stack:
@@ -210,7 +210,7 @@ def _leaves(values: list[Any]) -> set[Place]:
 
 
 def _depends(node: Node, *kinds: str) -> bool:
-    return any(leaf in kinds for leaf, _ in _leaves([node]))
+    return any(leaf in kinds for leaf, _ in leaves_of([node]))
 
 
 def _replaced(node: Node, known: dict[Node, Node], graph: Graph) -> Node:

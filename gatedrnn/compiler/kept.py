@@ -15,6 +15,7 @@ from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.cell import Compiled, compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.outside import fingerprint
+from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_with
 
@@ -80,13 +81,17 @@ def _read(key: str) -> Compiled | str | None:
         values, checksum = content["cell"], content["sha256"]
         if _checksum(values) != checksum:
             return None
-        return values if isinstance(values, str) else Compiled(**{name: _tuple(v) for name, v in values.items()})
+        return values if isinstance(values, str) else Compiled(**_fields(values))
     except (OSError, DataError, ValueError, TypeError, KeyError):
         return None
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _fields(values: dict[str, Any]) -> dict[str, Any]:
+    """As they were: JSON has lists instead of tuples."""
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    if isinstance(found.get("gpu"), dict):
+        found["gpu"] = Gpu(**_fields(found["gpu"]))
+    return found
 
 
 def _write(key: str, found: Compiled | str) -> Compiled | str:

@@ -45,7 +45,7 @@ def schedule(targets: list[tuple[Node, Place]], same: dict[str, str]) -> Schedul
 
     Raises: UnsupportedError: a memory is written before its last reader.
     """
-    order = list(_order([node for node, _ in targets]))
+    order = list(ordered([node for node, _ in targets]))
     users: dict[Node, list[Node]] = {node: [] for node in order}
     for node in order:
         for arg in node.inputs:
@@ -115,7 +115,7 @@ def _joined(node: Node, user: Node) -> bool:
     return user.op in REDUCTIONS or (user.op in POINTWISE and user.size == node.size)
 
 
-def _order(nodes: list[Node]) -> Iterator[Node]:
+def ordered(nodes: list[Node]) -> Iterator[Node]:
     """Those that are computed, each after what it is computed from."""
     seen: set[Node] = set()
     stack = [(node, False) for node in reversed(nodes)]

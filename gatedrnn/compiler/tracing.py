@@ -23,7 +23,7 @@ from gatedrnn.gates import straight_through
 
 _BATCH = 1_000_003  # no other size is; tensors without numbers may be large
 _ATEN = torch.ops.aten
-_DECOMPOSED = get_decompositions([
+_DECOMPOSED: Any = get_decompositions([
     _ATEN.native_layer_norm, _ATEN.native_layer_norm_backward, _ATEN.log_sigmoid_forward, _ATEN.log_sigmoid_backward,
     _ATEN.softplus, _ATEN.softplus_backward, _ATEN.silu, _ATEN.silu_backward, _ATEN.hardtanh, _ATEN.hardtanh_backward,
     _ATEN.hardsigmoid, _ATEN.hardsigmoid_backward, _ATEN.elu, _ATEN.elu_backward,

@@ -81,30 +81,36 @@ def _read(text: str) -> Plan:
 _KNOWN: dict[tuple[Step, int], tuple[Spec, Plan | str]] = {}
 """By equation and by the Spec object, which is held, so that no other has its id; comparing Specs takes as long as planning."""
 _MOST_KNOWN = 1024
-_UNKNOWN: dict[str, tuple[Step, Spec]] = {}
+_UNREGISTERED: dict[str, tuple[Step, Spec]] = {}
 """Cells that are in no registry, by the name their kernels have."""
 
 
 def plan_for(step: Step, spec: Spec) -> Plan | str:
     """The plan of the cell whose equation is `step`, or the reason why there is none."""
     if torch.compiler.is_compiling():
-        name = next((name for name, cell in CELLS.items() if cell.step is step), None)
-        if name is None:
-            return "a compiler would not see through the compilation of a cell that is not registered"
-        return _plan_or_reason(_planned(name + ":" + spec.text()))
+        return _plan_or_reason(kernel_of(step, spec))
     known = _KNOWN.get((step, id(spec)))
     if known is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        name = next((name for name, cell in CELLS.items() if cell.step is step), f"step-{id(step)}")
-        kernel = f"{name}:{spec.text()}"
-        if name not in CELLS:
-            _UNKNOWN[kernel] = step, spec
-        known = _KNOWN[step, id(spec)] = spec, _plan_or_reason(_planned(kernel))
+        known = _KNOWN[step, id(spec)] = spec, _plan_or_reason(kernel_of(step, spec))
     return known[1]
 
 
-def _plan_or_reason(text: str) -> Plan | str:
+def kernel_of(step: Step, spec: Spec) -> str:
+    """The name of a cell's kernels, which says all that they depend on; or a reason after "!"."""
+    name = next((name for name, cell in CELLS.items() if cell.step is step), None)
+    if name is not None:
+        return f"{name}:{spec.text()}"
+    if torch.compiler.is_compiling():
+        return "!a compiler would not see through the compilation of a cell that is not registered"
+    kernel = f"step-{id(step)}:{spec.text()}"
+    _UNREGISTERED[kernel] = step, spec
+    return kernel
+
+
+def _plan_or_reason(kernel: str) -> Plan | str:
+    text = kernel if kernel.startswith("!") else _planned(kernel)
     return text[1:] if text.startswith("!") else _read(text)
 
 
@@ -133,10 +139,10 @@ def cell_of(kernel: str) -> tuple[Step, Spec]:
     name, _, text = kernel.partition(":")
     if name in CELLS:
         return CELLS[name].step, Spec.of(text)
-    if kernel not in _UNKNOWN:
+    if kernel not in _UNREGISTERED:
         advice = "Register the cell under a name, before the graph is made and before it runs"
         raise BackendError("backend='cpu'", "a graph's cell must be known to this process", name, advice)
-    return _UNKNOWN[kernel]
+    return _UNREGISTERED[kernel]
 
 
 def rotated(plan: Plan, rows: Tensor) -> Tensor:
@@ -163,17 +169,20 @@ def biases(plan: Plan, params: Params) -> Tensor:
     return torch.cat((bias_ih[first:], bias_ih[:first] + bias_hh[:first], bias_hh[first:]))
 
 
-def trace(plan: Plan, spec: Spec, gates: Tensor, wanted: Callable[[str], bool]) -> Trace:
-    """The named gates [..., units], those that are wanted, of the kernel's gate values [..., G]."""
+def starts(plan: Plan, spec: Spec) -> list[int]:
+    """The first column of each gate's values."""
+    before = [sum(gate.rows for gate in spec.gates[:k]) for k in range(len(spec.gates))]
+    return [plan.kept + (first - plan.shift) % plan.columns_x for first in before]
+
+
+def trace(spec: Spec, starts: list[int], gates: Tensor, wanted: Callable[[str], bool]) -> Trace:
+    """The named gates [..., units], those that are wanted, of the kernel's gate values [..., G] from these columns on."""
     sources = {each.of for each in spec.derived if wanted(each.name)}
     found: Trace = {}
-    start = 0
-    for gate in spec.gates:
-        column = plan.kept + (start - plan.shift) % plan.columns_x
-        y = gates[..., column : column + gate.rows]
-        start += gate.rows
+    for gate, column in zip(spec.gates, starts, strict=True):
         if not wanted(gate.name) and gate.name not in sources:
             continue
+        y = gates[..., column : column + gate.rows]
         if gate.squash in ("cumax", "tail_cumax"):
             y = (split_below if gate.squash == "cumax" else split_above)(y, gate.hard)[..., : gate.units]
         elif gate.hard:

@@ -3,7 +3,6 @@
 Dimensions: T time, B batch, D input, H hidden.
 """
 
-
 import torch
 from torch import Tensor
 

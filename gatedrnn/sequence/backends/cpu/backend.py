@@ -15,7 +15,7 @@ from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.compressed import as_dense
 from gatedrnn.sequence.modes import half_products, products, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
-from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, rotated
+from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, rotated, starts
 from gatedrnn.sequence.plan import trace as gates_of
 from gatedrnn.sequence.request import Request, Result
 
@@ -94,7 +94,7 @@ class Cpu:
         )
         trace = None
         if request.return_gates:
-            trace = _laid_out(gates_of(plan, request.spec, gates, request.wants), lengths, T, B)
+            trace = _laid_out(gates_of(request.spec, starts(plan, request.spec), gates, request.wants), lengths, T, B)
         return Result(_as(output_TBH, finals[0].dtype), finals, trace)
 
     def stack(self, requests: Sequence[Request]) -> Any:

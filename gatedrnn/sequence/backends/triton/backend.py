@@ -7,15 +7,16 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gatedrnn.cells import Params, Spec
+from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.modes import storage_type, transformed
 from gatedrnn.sequence.perturb import fold
-from gatedrnn.sequence.plan import Plan, plan_for, trace
+from gatedrnn.sequence.plan import kernel_of, trace
 from gatedrnn.sequence.request import Request, Result
 
 OLDEST = (3, 2)
@@ -42,32 +43,35 @@ class Triton:
             return f"tensors are {storage}"
         if not torch.compiler.is_compiling() and transformed():
             return "a function transform or forward-mode differentiation is at work"
-        plan = _plan(request)
-        if isinstance(plan, str):
-            return plan
-        if plan.slots or plan.kernel.startswith("step-"):
-            return "the cell is compiled for the CPU only, so far"
-        if (1 << (plan.split_points - 1).bit_length()) * (1 << (plan.chunk - 1).bit_length()) > _LARGEST_TILE:
-            return f"a row of {plan.hidden} units is more than one program's tile of {_LARGEST_TILE}"
+        found = kernel_of(request.cell.step, request.spec)
+        if found.startswith("!"):
+            return found[1:]
+        if (reason := _too_wide(found)) is not None:
+            return reason
         return request.misfit()
 
     def run(self, request: Request) -> Result:
         """Project the input, run the operator, and cut its results out."""
-        plan, spec, reverse, lengths = _plan(request), request.spec, request.reverse, request.lengths_B
-        assert isinstance(plan, Plan)
-        params = fold(request.params, spec, request.scale_R)
-        x_TBR, extra = _projected(request, plan, params)
+        spec, reverse, lengths = request.spec, request.reverse, request.lengths_B
+        kernel, params = kernel_of(request.cell.step, spec), fold(request.params, spec, request.scale_R)
+        x_TBR, bias = _projected(request, kernel, params)
         real = torch.float64 if x_TBR.dtype == torch.float64 else torch.float32
+        extras = [params.extras[each.name] for each in spec.extras]
+        extra = torch.cat(extras).to(real) if extras else None
         states, keep = request.state, torch.is_grad_enabled() or bool(request.return_gates)
+        beside = torch.cat([state.to(real) for state in states[1:] or states], -1)
         h_all, s_all, gates = torch.ops.gatedrnn.recurrence_triton(
-            x_TBR, params.weight_hh.to(x_TBR.dtype), None if extra is None else extra.to(real),
-            states[0].to(x_TBR.dtype), states[-1].to(real), lengths, plan.text(), reverse, keep,
+            x_TBR, params.weight_hh.to(x_TBR.dtype), None if bias is None else bias.to(real), extra,
+            states[0].to(x_TBR.dtype), beside, lengths, kernel, reverse, keep,
         )  # fmt: skip
         last, steps = (0 if reverse else -1), slice(0, -1) if reverse else slice(1, None)
         output = h_all[steps].to(states[0].dtype)
-        finals = (h_all[last], s_all[last])[-len(states) :]  # where there is no c, s_all is h in full precision
+        finals = (
+            *([h_all[last]] if len(states) > 1 else []),
+            *s_all[last].split(spec.hidden_size, -1),
+        )  # h alone: in full precision
         finals = tuple(after.to(before.dtype) for after, before in zip(finals, states, strict=True))
-        found = trace(plan, spec, gates, request.wants) if request.return_gates else None
+        found = trace(spec, _starts(spec), gates, request.wants) if request.return_gates else None
         if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
             found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
         if lengths is not None:
@@ -77,28 +81,43 @@ class Triton:
         return Result(output, finals, found)
 
 
-def _plan(request: Request) -> Plan | str:
-    """The plan with rows in the cell's own order, which products of our own do not ask to change."""
-    plan = plan_for(request.cell.step, request.spec)
-    if isinstance(plan, str) or not plan.shift:
-        return plan
-    return Plan(plan.kernel, plan.hidden, plan.columns, plan.columns_x, 0, plan.columns_1, hard=plan.hard, cells=False)
+def _starts(spec: Spec) -> list[int]:
+    """The first column of each gate's values."""
+    return [sum(gate.rows for gate in spec.gates[:k]) for k in range(len(spec.gates))]
 
 
-def _projected(request: Request, plan: Plan, params: Any) -> tuple[Tensor, Tensor | None]:
-    """W x + b with its noise [T, B, R], and the kernels' extra parameter."""
-    bias, extra = params.bias_ih, next(iter(params.extras.values()), None)
-    if bias is not None and plan.kernel == "gru_after":
-        H = plan.hidden
-        extra = params.bias_hh[2 * H :]
-        bias = bias + F.pad(params.bias_hh[: 2 * H], (0, H))
-    elif bias is not None:
-        bias = bias + params.bias_hh
-    elif plan.kernel == "gru_after":
-        extra = params.weight_hh.new_zeros(plan.hidden)
+def _projected(request: Request, kernel: str, params: Params) -> tuple[Tensor, Tensor | None]:
+    """W x + b with its noise [T, B, R], and what is added to U h' where that stands apart [R]."""
+    bias, b_hh, apart = params.bias_ih, params.bias_hh, _apart(kernel)
+    R = request.spec.rows
+    if b_hh is not None:
+        within = b_hh if apart == R else F.pad(b_hh[:apart], (0, R - apart))
+        bias = within if bias is None else bias + within
+    elif apart < R:
+        b_hh = params.weight_hh.new_zeros(R)
     x_TBR = F.linear(request.x_TBD, params.weight_ih, bias)
     noise = request.drawn_noise()
-    return x_TBR if noise is None else x_TBR + noise.to(x_TBR.dtype), extra
+    return x_TBR if noise is None else x_TBR + noise.to(x_TBR.dtype), None if apart == R else b_hh
+
+
+def _too_wide(kernel: str) -> str | None:
+    """None, or that a program cannot hold the row, or that the cell has no kernel for a GPU."""
+    from gatedrnn.sequence.backends.triton.compiled import shape_of
+
+    try:
+        plan = shape_of(kernel)
+    except BackendError as error:
+        return str(error)
+    across, down = max(plan.logits, plan.hidden // plan.chunk), plan.chunk
+    if plan.whole and (1 << (across - 1).bit_length()) * (1 << (down - 1).bit_length()) > _LARGEST_TILE:
+        return f"a row of {plan.hidden} units is more than one program's tile of {_LARGEST_TILE}"
+    return None
+
+
+def _apart(kernel: str) -> int:
+    from gatedrnn.sequence.backends.triton.compiled import shape_of
+
+    return shape_of(kernel).apart
 
 
 def _unavailable(device: torch.device) -> str | None:
@@ -140,5 +159,10 @@ def _too_old(index: int) -> str | None:
     )
 
 
-for _function in (_interpreting, _missing):  # torch.compiler.assume_constant_result, without importing the compiler
+for _function in (
+    _interpreting,
+    _missing,
+    _too_wide,
+    _apart,
+):  # torch.compiler.assume_constant_result, without importing the compiler
     _function._dynamo_marked_constant = True  # type: ignore[attr-defined]

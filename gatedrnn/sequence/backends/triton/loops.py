@@ -1,41 +1,29 @@
 """A layer over time on a GPU: a step is a product (torch.mm) and a pointwise kernel; weight gradients are one product at the end.
 
-Every array is laid out as `rows.shared` says. Rows that have ended stay in the batch, and their state stands still: nothing here
+Every array is laid out as `functions` says. Rows that have ended stay in the batch, and their state stands still: nothing here
 depends on a length's value, so that a loop can be captured once and replayed. In a graph's buffers rows of h and U end in zeros,
 which products sum over too (`graphs.Layout`).
 Dimensions: T steps, B batch, H hidden, R rows of x, G columns of gates.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 from torch.nn import functional as F
 
-from gatedrnn.sequence.backends.triton.rows import coupled, gru, lstm, onlstm, rnn
+from gatedrnn.sequence.backends.triton.compiled import Shape, rows_of
 from gatedrnn.sequence.backends.triton.tuning import choices, measurable, tile_of, tuned
-from gatedrnn.sequence.plan import Plan
 
 Buffers = dict[str, Any]
 """Tensors by name, None for those that there are not."""
 
-_FORWARD = ("x", "u", "extra", "h_all", "s_all", "gates", "work", "lengths")
+_FORWARD = ("x", "u", "bias", "extra", "h_all", "s_all", "gates", "work", "lengths")
 _BACKWARD = (
-    "extra", "s_all", "gates", "grad_h", "grad_s", "grad_gates", "dh_u", "dh", "dc", "dx", "du", "lengths",
+    "extra", "s_all", "h_all", "gates", "grad_h", "grad_s", "grad_gates", "dh_u", "d_left", "dh", "dc", "dx", "du", "d_extra",
+    "lengths",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The kernels of a cell: forward, backward (each with a second half or None), and constants of its own."""
-
-    forward: Any
-    backward: Any
-    forward_second: Any = None
-    backward_second: Any = None
-    constants: tuple[tuple[str, Any], ...] = ()
 
 
 Launch = dict[str, int]
@@ -44,35 +32,23 @@ Launch = dict[str, int]
 _CHOSEN: dict[Hashable, dict[Any, Launch]] = {}
 """How each kernel is launched, by all that decides on it; once it was measured."""
 
-_ROWS = {
-    "rnn_tanh": Rows(rnn.forward, rnn.backward, constants=(("PHI", "tanh"),)),
-    "rnn_relu": Rows(rnn.forward, rnn.backward, constants=(("PHI", "relu"),)),
-    "rnn_sigmoid": Rows(rnn.forward, rnn.backward, constants=(("PHI", "sigmoid"),)),
-    "lstm": Rows(lstm.forward, lstm.backward, constants=(("PEEPHOLE", False),)),
-    "peephole": Rows(lstm.forward, lstm.backward, constants=(("PEEPHOLE", True),)),
-    "coupled": Rows(coupled.forward, coupled.backward),
-    "gru_after": Rows(gru.after_forward, gru.after_backward),
-    "gru_before": Rows(gru.before_forward, gru.before_backward, gru.before_forward_second, gru.before_backward_second),
-    "onlstm": Rows(onlstm.forward, onlstm.backward),
-}
-
 
 def slots(t: int, reverse: bool) -> tuple[int, int]:
     """Slots of the state before and after step t."""
     return (t + 1, t) if reverse else (t, t + 1)
 
 
-def forward_loop(plan: Plan, steps: int, reverse: bool, keep: bool, b: Buffers) -> None:
+def forward_loop(plan: Shape, steps: int, reverse: bool, keep: bool, b: Buffers) -> None:
     """Fill h_all, s_all and gates.
 
-    Args: b: x, weight_hh, extra, lengths, h0, s0, h_all, s_all, gates, and scratch: u [B, columns_1], and of a GRU that resets
-        before the product u_second and work [B, H].
+    Args: b: x, weight_hh, bias, extra, lengths, h0, s0, h_all, s_all, gates, and scratch: u [B, own rows], and for a product
+        inside the step u_second [B, other rows] and work [B, H].
     """
-    rows = _ROWS[plan.kernel]
+    rows = rows_of(plan.kernel)
     constants = {"KEEP": int(keep), "RAGGED": b["lengths"] is not None}
-    x, first, given = b["x"], plan.columns_1, [b[name] for name in _FORWARD]
+    x, first, given = b["x"], plan.own, [b[name] for name in _FORWARD]
     pitch = b["h_all"].stride(-2)  # the operator's own tensor: another's stride may be any where the batch is 1
-    run = _Launcher(plan, x.shape[1], pitch, rows, constants, x.device, x.dtype)
+    run = _Launcher(plan, x.shape[1], pitch, constants, x.device, x.dtype)
     run.rehearse((rows.forward, rows.forward_second), given, 0, *slots(0, reverse))
     h_all, work, weight = (_whole(b[name], pitch) for name in ("h_all", "work", "weight_hh"))
     U, U_second, u = weight[:first].t(), weight[first:].t(), b["u"]
@@ -89,26 +65,27 @@ def forward_loop(plan: Plan, steps: int, reverse: bool, keep: bool, b: Buffers) 
             run(rows.forward_second, [second[name] for name in _FORWARD], t, old, new)
 
 
-def backward_loop(plan: Plan, steps: int, reverse: bool, b: Buffers) -> None:
-    """Fill dx (and du, where it is not dx), dU, and in dh_u, dh and dc what reaches the initial state.
+def backward_loop(plan: Shape, steps: int, reverse: bool, b: Buffers) -> None:
+    """Fill dx (and du, where it is not dx), dU, d_extra, and in dh_u, dh and dc what reaches the initial state.
 
-    Args: b: weight_hh, extra, lengths, h_all, s_all, gates, grad_h, grad_s, grad_gates, dx, du, dU, dh_u, dh, dc.
+    Args: b: weight_hh, extra, lengths, h_all, s_all, gates, grad_h, grad_s, grad_gates, dx, du, dU, dh_u, d_left, dh, dc,
+        d_extra.
     """
-    rows, first = _ROWS[plan.kernel], plan.columns_1
+    rows, first = rows_of(plan.kernel), plan.own
     names = {"RAGGED": "lengths", "GRAD_S": "grad_s", "GRAD_GATES": "grad_gates"}
     dx, given, pitch = b["dx"], [b[name] for name in _BACKWARD], b["dh_u"].stride(-2)
     flags = {flag: b[name] is not None for flag, name in names.items()}
-    run = _Launcher(plan, dx.shape[1], pitch, rows, flags, dx.device, dx.dtype)
+    run = _Launcher(plan, dx.shape[1], pitch, flags, dx.device, dx.dtype)
     run.rehearse((rows.backward, rows.backward_second), given, 0, *slots(0, reverse))
-    weight, dh_u = _whole(b["weight_hh"], pitch), _whole(b["dh_u"], pitch)
+    weight, dh_u, d_left = (_whole(b[name], pitch) for name in ("weight_hh", "dh_u", "d_left"))
     U, U_second = weight[:first], weight[first:]
-    for name in ("dh_u", "dh", "dc"):
+    for name in ("dh_u", "dh", "dc", "d_extra"):
         b[name].zero_()
     for t in range(steps) if reverse else range(steps - 1, -1, -1):
         old, new = slots(t, reverse)
         run(rows.backward, given, t, old, new)
         if rows.backward_second is not None:
-            torch.mm(b["dx"][t, :, first:], U_second, out=dh_u)
+            torch.mm(b["du"][t, :, first:], U_second, out=d_left)
             run(rows.backward_second, given, t, old, new)
         torch.mm(b["du"][t, :, :first], U, out=dh_u)
     _weight_gradient(plan, steps, reverse, pitch, b)
@@ -121,18 +98,16 @@ def _whole(tensor: Any, pitch: int) -> Any:
     return tensor.as_strided((*tensor.shape[:-1], pitch), tensor.stride())
 
 
-def _weight_gradient(plan: Plan, steps: int, reverse: bool, pitch: int, b: Buffers) -> None:
-    first, H = plan.columns_1, plan.hidden
+def _weight_gradient(plan: Shape, steps: int, reverse: bool, pitch: int, b: Buffers) -> None:
+    first, H = plan.own, plan.hidden
     h_all, dU = _whole(b["h_all"], pitch), _whole(b["dU"], pitch)
     before = h_all[1 : steps + 1] if reverse else h_all[:steps]
     du = b["du"].flatten(0, 1)
     torch.mm(du[:, :first].t(), before.flatten(0, 1), out=dU[:first])
-    if plan.columns_2:  # the candidate's product reads r∘h'
-        state = b["s_all"][1 : steps + 1] if reverse else b["s_all"][:steps]
-        r = b["gates"][..., :H]
-        read = ((r > 0.5).to(state.dtype) + (r - r) if plan.hard & 1 else r) * state  # NaN stays
-        read = read.to(du.dtype) if pitch == H else F.pad(read.to(du.dtype), (0, pitch - H))
-        torch.mm(du[:, first:].t(), read.flatten(0, 1), out=dU[first:])
+    if plan.left >= 0:
+        left = b["gates"][..., plan.left : plan.left + H].to(du.dtype)
+        left = left if pitch == H else F.pad(left, (0, pitch - H))
+        torch.mm(du[:, first:].t(), left.flatten(0, 1), out=dU[first:])
 
 
 class _Launcher:
@@ -142,14 +117,14 @@ class _Launcher:
     """
 
     def __init__(
-        self, plan: Plan, batch: int, pitch: int, rows: Rows, flags: dict[str, Any], device: torch.device, key: Hashable = None
-    ) -> None:  # fmt: skip
+        self, plan: Shape, batch: int, pitch: int, flags: dict[str, Any], device: torch.device, key: Hashable = None
+    ) -> None:
         self._given = batch, plan.hidden, pitch
-        self._constants = {**flags, "HARD": plan.hard, **dict(rows.constants)}
-        if plan.split_points:
+        self._constants = dict(flags)
+        if plan.whole:
             across, down = tile_of(plan)
-            self._constants |= {"K": plan.split_points, "C": plan.chunk, "BLOCK": across, "BLOCK_C": down}
-        self._blocks = not plan.split_points
+            self._constants |= {"K": plan.logits, "C": plan.chunk, "BLOCK": across, "BLOCK_C": down}
+        self._blocks = not plan.whole
         self._choices, self._device = tuple(choices(plan)), device
         self._key = (plan, key, device, *flags.items())
         self._chosen = _CHOSEN.get(self._key, {})

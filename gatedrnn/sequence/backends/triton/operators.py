@@ -10,16 +10,16 @@ from torch import Tensor
 
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.triton import graphs
+from gatedrnn.sequence.backends.triton.compiled import Shape, shape_of
 from gatedrnn.sequence.backends.triton.graphs import Layout
 from gatedrnn.sequence.backends.triton.loops import Buffers, backward_loop, forward_loop
 from gatedrnn.sequence.derivatives import no_second_derivative
-from gatedrnn.sequence.plan import Plan
 
 _INFERENCE = Layout({"x": 0, "h_all": 1}, frozenset({"h_all", "work", "weight_hh"}))
 _FORWARD = Layout(_INFERENCE.timed | {"s_all": 1, "gates": 0}, _INFERENCE.padded)
 _BACKWARD = Layout(
     {"h_all": 1, "s_all": 1, "gates": 0, "grad_h": 1, "grad_s": 1, "grad_gates": 0, "dx": 0, "du": 0},
-    frozenset({"h_all", "weight_hh", "dh_u", "dU"}),
+    frozenset({"h_all", "weight_hh", "dh_u", "d_left", "dU"}),
 )
 
 
@@ -27,11 +27,12 @@ _BACKWARD = Layout(
 def recurrence(
     x_TBR: Tensor,
     weight_hh: Tensor,
+    bias_R: Tensor | None,
     extra: Tensor | None,
     h0_BH: Tensor,
-    s0_BH: Tensor,
+    s0_BS: Tensor,
     lengths_B: Tensor | None,
-    plan: str,
+    kernel: str,
     reverse: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -40,36 +41,39 @@ def recurrence(
     Args:
         x_TBR: W x + b, temperature and noise in it [T, B, R], in the precision of storage: float32, bfloat16, float16, float64.
         weight_hh: U [R, H], scaled, as x_TBR.
-        extra: peephole weights [3H], or the recurrent bias of a GRU's candidate [H].
-        h0_BH, s0_BH: initial h as x_TBR, and the state of `rows.shared` in float32 at least.
+        bias_R: what is added to U h' of rows whose W x and U h' stand apart, the others' is in x; in float32 at least.
+        extra: all extras side by side, in float32 at least.
+        h0_BH, s0_BS: initial h as x_TBR, and what `s_all` holds (see `functions`) in float32 at least.
         lengths_B: int64 [B], or None.
-        plan: `Plan.text()`.
+        kernel: the cell, as `cell_of` reads it.
         reverse: from the last step to the first.
         keep: whether gates and states are wanted.
 
-    Returns: h [T+1, B, H] and states [T+1, B, H] with the initial ones, gates [T, B, G] (of an ON-LSTM in float32
-        at least); one slot of the last two if not `keep`.
+    Returns: h [T+1, B, H] and s_all with the initial ones, gates [T, B, G] (of a cell with master gates in float32 at least); one
+        slot of the last two if not `keep`.
     """
-    p, (T, B, _) = Plan.of(plan), x_TBR.shape
+    p, (T, B, _) = shape_of(kernel), x_TBR.shape
     kind, real, H = x_TBR.dtype, _real(x_TBR), p.hidden
     given = _by_address(
         x_TBR.device,
-        x=(x_TBR, kind, (T, B, p.columns_x)),
-        weight_hh=(weight_hh, kind, (p.columns_1 + p.columns_2, H)),
-        extra=(extra, real, _extra_shape(p)),
+        x=(x_TBR, kind, (T, B, p.rows)),
+        weight_hh=(weight_hh, kind, (p.rows, H)),
+        bias=(bias_R, real, (p.rows,)),
+        extra=(extra, real, (p.extras,)),
         h0=(h0_BH, kind, (B, H)),
-        s0=(s0_BH, real, (B, H)),
+        s0=(s0_BS, real, (B, p.states)),
         lengths=(lengths_B, torch.int64, (B,)),
     )
+    inside = p.left >= 0
     given |= {
-        "u": x_TBR.new_empty(B, p.columns_1),
-        "u_second": x_TBR.new_empty(B, p.hidden) if p.columns_2 else None,
-        "work": x_TBR.new_empty(B, p.hidden) if p.columns_2 else None,
+        "u": x_TBR.new_empty(B, p.own),
+        "u_second": x_TBR.new_empty(B, p.rows - p.own) if inside else None,
+        "work": x_TBR.new_empty(B, H) if inside else None,
     }
-    h_all, s_all, gates = _results(x_TBR, s0_BH, p, keep)
+    h_all, s_all, gates = _results(x_TBR, s0_BS, p, keep)
     out: Buffers = {"h_all": h_all, "s_all": s_all, "gates": gates}
     if B:
-        key = ("forward", plan, reverse, keep, B, x_TBR.dtype, lengths_B is None)
+        key = ("forward", kernel, reverse, keep, B, x_TBR.dtype, lengths_B is None)
         layout = _FORWARD if keep else _INFERENCE
         graphs.run(lambda b: forward_loop(p, b["x"].shape[0], reverse, keep, b), key, T, layout, given, out)
     return h_all, s_all, gates
@@ -78,10 +82,6 @@ def recurrence(
 def _real(storage: Tensor) -> torch.dtype:
     """The type of states, and of parameters that no product reads."""
     return torch.float64 if storage.dtype == torch.float64 else torch.float32
-
-
-def _extra_shape(p: Plan) -> tuple[int, ...]:
-    return (3 * p.hidden if p.kernel == "peephole" else p.hidden,)
 
 
 def _by_address(
@@ -99,16 +99,16 @@ def _by_address(
     return {name: None if tensor is None else tensor.contiguous() for name, (tensor, _, _) in tensors.items()}
 
 
-def _results(x: Tensor, s0: Tensor, p: Plan, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _results(x: Tensor, s0: Tensor, p: Shape, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     T, B, _ = x.shape
     slots, steps = (T + 1, T) if keep else (1, 1)
-    like = s0 if p.split_points else x  # a master gate is a sum of many: in bfloat16 it would be off by their roundings
-    return x.new_empty(T + 1, B, p.hidden), s0.new_empty(slots, B, p.hidden), like.new_empty(steps, B, p.columns)
+    like = s0 if p.wide else x  # a master gate is a sum of many: in bfloat16 it would be off by their roundings
+    return x.new_empty(T + 1, B, p.hidden), s0.new_empty(slots, B, p.states), like.new_empty(steps, B, p.columns)
 
 
 @recurrence.register_fake
-def _recurrence_fake(x_TBR, weight_hh, extra, h0_BH, s0_BH, lengths_B, plan, reverse, keep):
-    return _results(x_TBR, s0_BH, Plan.of(plan), keep)
+def _recurrence_fake(x_TBR, weight_hh, bias_R, extra, h0_BH, s0_BS, lengths_B, kernel, reverse, keep):
+    return _results(x_TBR, s0_BS, shape_of(kernel), keep)
 
 
 @torch.library.custom_op("gatedrnn::recurrence_triton_backward", mutates_args=())
@@ -122,76 +122,69 @@ def recurrence_backward(
     h_all: Tensor,
     s_all: Tensor,
     gates: Tensor,
-    plan: str,
+    kernel: str,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `recurrence` for x, U, extra (empty if there is none), h0 and s0."""
-    p, (slots, B, H) = Plan.of(plan), h_all.shape
-    T, rows, kind, real = slots - 1, p.columns_x, h_all.dtype, _real(h_all)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `recurrence` for x, U, bias, extra (empty if there is none), h0 and s0."""
+    p, (slots, B, H) = shape_of(kernel), h_all.shape
+    T, kind, real = slots - 1, h_all.dtype, _real(h_all)
     given = _by_address(
         h_all.device,
-        weight_hh=(weight_hh, kind, (p.columns_1 + p.columns_2, H)),
-        extra=(extra, real, _extra_shape(p)),
+        weight_hh=(weight_hh, kind, (p.rows, H)),
+        extra=(extra, real, (p.extras,)),
         lengths=(lengths_B, torch.int64, (B,)),
         h_all=(h_all, kind, (slots, B, p.hidden)),
-        s_all=(s_all, real, (slots, B, H)),
-        gates=(gates, real if p.split_points else kind, (T, B, p.columns)),
+        s_all=(s_all, real, (slots, B, p.states)),
+        gates=(gates, real if p.wide else kind, (T, B, p.columns)),
         grad_h=(torch.zeros_like(h_all) if grad_h is None else grad_h, kind, (slots, B, H)),
-        grad_s=(grad_s, real, (slots, B, H)),
+        grad_s=(grad_s, real, (slots, B, p.states)),
         grad_gates=(grad_gates, gates.dtype, (T, B, p.columns)),
     )
-    dx, dU = h_all.new_empty(T, B, rows), torch.zeros_like(weight_hh, memory_format=torch.contiguous_format)
-    du = torch.empty_like(dx) if p.kernel == "gru_after" else dx
-    dh_u, dh, dc = h_all.new_zeros(B, H), s_all.new_zeros(B, H), s_all.new_zeros(B, H)
-    out: Buffers = {"dx": dx, "dU": dU, "dh_u": dh_u, "dh": dh, "dc": dc}
-    if du is not dx:
-        out["du"] = du
+    dx, dU = h_all.new_empty(T, B, p.rows), torch.zeros_like(weight_hh, memory_format=torch.contiguous_format)
+    dh_u, dh, dc = h_all.new_zeros(B, H), s_all.new_zeros(B, H), s_all.new_zeros(B, p.states)
+    out: Buffers = {"dx": dx, "dU": dU, "dh_u": dh_u, "d_left": torch.zeros_like(dh_u), "dh": dh, "dc": dc}
+    out["d_extra"] = s_all.new_zeros(B, p.extras)
+    if p.apart < p.rows:
+        out["du"] = torch.zeros_like(dx)
     if B:
         flags = (lengths_B is None, grad_s is None, grad_gates is None)
-        key = ("backward", plan, reverse, B, h_all.dtype, *flags)
+        key = ("backward", kernel, reverse, B, h_all.dtype, *flags)
         graphs.run(
             lambda b: backward_loop(p, b["dx"].shape[0], reverse, {"du": b["dx"], **b}), key, T, _BACKWARD, given, out
         )
     first = T if reverse else 0
     d_h0 = dh_u + dh if grad_h is None else dh_u + dh + grad_h[first]
     d_s0 = dc if grad_s is None else dc + grad_s[first]
-    return dx, dU, _extra_gradient(p, extra, dx, du, s_all, reverse), d_h0.to(h_all.dtype), d_s0
-
-
-def _extra_gradient(p: Plan, extra: Tensor | None, dx: Tensor, du: Tensor, s_all: Tensor, reverse: bool) -> Tensor:
-    if extra is None:
-        return s_all.new_empty(0)
-    T, H = len(dx), p.hidden
-    if p.kernel == "gru_after":
-        return du[..., 2 * H :].sum((0, 1), dtype=s_all.dtype).to(extra.dtype)
-    before, after = (s_all[1:], s_all[:T]) if reverse else (s_all[:T], s_all[1:])
-    read = zip((0, 1, 3), (before, before, after), strict=True)  # i, f and o
-    return torch.cat([(dx[..., k * H : (k + 1) * H] * state).sum((0, 1)) for k, state in read]).to(extra.dtype)
+    d_bias, d_extra = s_all.new_zeros(p.rows), out["d_extra"].sum(0)
+    if p.apart < p.rows:
+        d_bias[p.apart :] = out["du"][..., p.apart :].sum((0, 1), dtype=s_all.dtype)
+    return dx, dU, d_bias, d_extra, d_h0.to(h_all.dtype), d_s0
 
 
 @recurrence_backward.register_fake
 def _recurrence_backward_fake(
-    grad_h, grad_s, grad_gates, weight_hh, extra, lengths_B, h_all, s_all, gates, plan, reverse
+    grad_h, grad_s, grad_gates, weight_hh, extra, lengths_B, h_all, s_all, gates, kernel, reverse
 ):
-    p, (T, B, _) = Plan.of(plan), gates.shape
-    d_extra = s_all.new_empty(0) if extra is None else torch.empty_like(extra)
-    states = h_all.new_empty(B, p.hidden), s_all.new_empty(B, p.hidden)
-    return h_all.new_empty(T, B, p.columns_x), weight_hh.new_empty(weight_hh.shape), d_extra, *states
+    p, (T, B, _) = shape_of(kernel), gates.shape
+    states = h_all.new_empty(B, p.hidden), s_all.new_empty(B, p.states)
+    parameters = weight_hh.new_empty(weight_hh.shape), s_all.new_empty(p.rows), s_all.new_empty(p.extras)
+    return h_all.new_empty(T, B, p.rows), *parameters, *states
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, U, extra, _, _, lengths, plan, reverse, _ = inputs
+    _, U, bias, extra, _, _, lengths, kernel, reverse, _ = inputs
     ctx.save_for_backward(U, extra, lengths, *output)
     ctx.set_materialize_grads(False)
-    ctx.plan, ctx.reverse = plan, reverse
+    ctx.kernel, ctx.reverse, ctx.biased = kernel, reverse, bias is not None
 
 
 def _backward(ctx: Any, d_h: Any, d_s: Any, d_gates: Any) -> tuple[Any, ...]:
     U, extra, lengths, h_all, s_all, gates = ctx.saved_tensors
-    dx, dU, d_extra, d_h0, d_s0 = recurrence_backward(
-        d_h, d_s, d_gates, U, extra, lengths, h_all, s_all, gates, ctx.plan, ctx.reverse
+    dx, dU, d_bias, d_extra, d_h0, d_s0 = recurrence_backward(
+        d_h, d_s, d_gates, U, extra, lengths, h_all, s_all, gates, ctx.kernel, ctx.reverse
     )
-    return dx, dU, None if extra is None else d_extra, d_h0, d_s0, None, None, None, None
+    d_bias, d_extra = d_bias if ctx.biased else None, None if extra is None else d_extra
+    return dx, dU, d_bias, d_extra, d_h0, d_s0, None, None, None, None
 
 
 recurrence.register_autograd(_backward, setup_context=_setup)

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 import triton
 
-from gatedrnn.sequence.plan import Plan
+from gatedrnn.sequence.backends.triton.compiled import Shape
 
 Choice = tuple[int | None, int]
-"""Units of a program (None: the cell decides) and warps."""
+"""Units of a program (None: a whole row) and warps."""
 
 _USUAL, *_OTHERS = (256, 4), (128, 2), (512, 4), (1024, 8)
 _MOST_WARPS = 16
 
 
-def choices(plan: Plan) -> list[Choice]:
+def choices(plan: Shape) -> list[Choice]:
     """What is tried, the usual one first: it serves where nothing can be measured."""
-    if plan.split_points:
+    if plan.whole:
         across, down = tile_of(plan)
         usual = min(_MOST_WARPS, max(4, across * down // 256))
         return [(None, warps) for warps in (usual, usual // 2, 2 * usual) if warps <= _MOST_WARPS]
@@ -27,9 +27,10 @@ def choices(plan: Plan) -> list[Choice]:
     return [(min(_USUAL[0], whole), _USUAL[1]), *(choice for choice in _OTHERS if choice[0] <= whole)]
 
 
-def tile_of(plan: Plan) -> tuple[int, int]:
-    """Chunks and units of a chunk that one program of an ON-LSTM holds, each rounded up to a power of 2."""
-    return triton.next_power_of_2(plan.split_points), triton.next_power_of_2(plan.chunk)
+def tile_of(plan: Shape) -> tuple[int, int]:
+    """Chunks (or logits of them) and units of a chunk that one program holds, each rounded up to a power of 2."""
+    across = max(plan.logits, plan.hidden // plan.chunk)
+    return triton.next_power_of_2(across), triton.next_power_of_2(plan.chunk)
 
 
 @functools.cache

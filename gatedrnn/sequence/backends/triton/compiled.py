@@ -1,0 +1,97 @@
+"""A cell's compiled kernels as functions that Triton compiles or interprets, and what its arrays hold.
+
+Dimensions: H hidden, R rows of W, G columns of gates, K logits of the gates that have not H, C units of a chunk.
+"""
+
+import functools
+import linecache
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from gatedrnn.compiler import Compiled, kept
+from gatedrnn.compiler.triton import Gpu
+from gatedrnn.core.errors import BackendError
+from gatedrnn.sequence.backends.triton import functions
+from gatedrnn.sequence.plan import cell_of
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one cell.
+
+    Args:
+        kernel: the cell, as `cell_of` reads it.
+        hidden, rows, own: H; R; rows of U whose product is done before the step.
+        states: elements of a row of s_all.
+        apart: the first row whose W x and U h' stand apart.
+        logits, chunk: K and C, the greater of K and H / C.
+        extras: elements of all extras.
+        columns, left, whole, wide: see `Gpu`.
+    """
+
+    kernel: str
+    hidden: int
+    rows: int
+    own: int
+    states: int
+    apart: int
+    logits: int
+    chunk: int
+    extras: int
+    columns: int
+    left: int
+    whole: bool
+    wide: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def shape_of(kernel: str) -> Shape:
+    """The sizes of a cell. Raises: BackendError: this process does not know it, or it has no kernels."""
+    (_, spec), gpu = cell_of(kernel), _gpu(kernel)
+    found: Any = kept(*cell_of(kernel))
+    return Shape(
+        kernel, spec.hidden_size, spec.rows, spec.recurrent_rows, spec.hidden_size * max(1, len(spec.states) - 1), gpu.apart,
+        found.logits, found.chunk, sum(spec.extra_shape(extra)[0] for extra in spec.extras), gpu.columns, gpu.left, gpu.whole,
+        gpu.wide,
+    )  # fmt: skip
+
+
+def _gpu(kernel: str) -> Gpu:
+    found = kept(*cell_of(kernel))
+    reason = found.gpu if isinstance(found, Compiled) else found
+    if isinstance(reason, str):
+        raise BackendError("backend='triton'", "cannot run this cell", reason, "Use backend='auto'")
+    return reason
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The kernels of a cell: forward, backward, each with a second half or None."""
+
+    forward: Any
+    backward: Any
+    forward_second: Any = None
+    backward_second: Any = None
+
+
+@functools.lru_cache(maxsize=1024)
+def rows_of(kernel: str) -> Rows:
+    """The kernels of a cell."""
+    gpu = _gpu(kernel)
+    return Rows(*(_function(pair[second]) for second in (0, 1) for pair in (gpu.forward, gpu.backward)))
+
+
+@functools.cache
+def _function(text: str) -> Any:
+    """The kernel that a text defines; cells with the same text share it."""
+    if not text:
+        return None
+    name = f"<kernel {hash(text) & 0xFFFFFFFFFFFF:x}>"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name  # where Triton looks for its source
+    space: dict[str, Any] = {**vars(functions), "CHANGING": ["t", "old", "new"], "triton": triton, "tl": tl}
+    space["__name__"] = __name__
+    exec(compile(text, name, "exec"), space)
+    return next(value for key, value in space.items() if key.startswith(("forward", "backward")))

@@ -1,1 +1,0 @@
-"""One file a cell: the pointwise part of its step and its derivative, in Triton; no product, no loop over time."""
