@@ -88,9 +88,9 @@ def _read(key: str) -> Compiled | str | None:
 
 def _fields(values: dict[str, Any]) -> dict[str, Any]:
     """As they were: JSON has lists instead of tuples."""
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    if isinstance(found.get("gpu"), dict):
-        found["gpu"] = Gpu(**_fields(found["gpu"]))
+    found: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    if isinstance(values.get("gpu"), dict):
+        found["gpu"] = Gpu(**_fields(values["gpu"]))
     return found
 
 

@@ -21,7 +21,6 @@ from gatedrnn.cells.spec import Params, Spec, Step, Trace
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.gates import straight_through
 
-_BATCH = 1_000_003  # no other size is; tensors without numbers may be large
 _ATEN = torch.ops.aten
 _DECOMPOSED: Any = get_decompositions([
     _ATEN.native_layer_norm, _ATEN.native_layer_norm_backward, _ATEN.log_sigmoid_forward, _ATEN.log_sigmoid_backward,
@@ -152,13 +151,15 @@ def trace(step: Step, spec: Spec) -> Traced:
         grads = torch.autograd.grad([*new, *kept], inputs, [*d_state, *d_kept], allow_unused=True)
         return (list(new), kept, *_parts(grads, counts[:4]))
 
+    widths, states = [gate.rows for gate in gates], [H] * len(spec.states)
+    batch = next(n for n in (3, 5, 7, 11, 13, 17, 19, 23) if all(size % n for size in (H, spec.rows, *widths)))
+
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(*shape, dtype=torch.float32, device="cpu", requires_grad=True)
 
     def vectors(rows: list[int]) -> list[Tensor]:
-        return [zeros(_BATCH, n) for n in rows]
+        return [zeros(batch, n) for n in rows]
 
-    widths, states = [gate.rows for gate in gates], [H] * len(spec.states)
     extras = [zeros(*spec.extra_shape(e)) for e in spec.extras]
     given = [*vectors(widths), *vectors([gate.rows for gate in own]), *vectors(states), *extras]
     given += [zeros(spec.rows, H), zeros(spec.rows)]

@@ -267,7 +267,9 @@ class _Text:
         names = [self._found.sizes[size] for size in sizes]
         counts = {name: names.count(name) for name in dict.fromkeys(names)}
         spelled = {"M": "(H // C)"}
-        return " + ".join(f"{n} * {spelled.get(name, name)}" for name, n in counts.items())
+        return " + ".join(
+            f"{n} * {spelled.get(name, name)}" if n > 1 else spelled.get(name, name) for name, n in counts.items()
+        )
 
     def _store(self, place: Place, value: str, size: str, mark: str = "    ") -> None:
         base, offset = self._address(place)

@@ -42,7 +42,9 @@ def make(cell, options, width=D, hidden=H, *args, dtype=torch.float64, **kwargs)
 def states_for(layer, size=B, dtype=torch.float64):
     places = layer.num_layers * (2 if layer.bidirectional else 1)
     drawn = {name: torch.randn(places, size, layer.hidden_size, dtype=dtype) for name in layer.spec.states}
-    return [value.abs() + 1 if name == "n" else value for name, value in drawn.items()]  # n is what others are divided by
+    return [
+        value.abs() + 1 if name == "n" else value for name, value in drawn.items()
+    ]  # n is what others are divided by
 
 
 def run(layer, x, states, **kwargs):

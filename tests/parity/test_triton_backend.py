@@ -31,9 +31,10 @@ from harness import (
 from torch.func import functional_call
 
 from gatedrnn import Gates
+from gatedrnn.cells import CELLS
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.dispatch import BACKENDS
-from gatedrnn.sequence.plan import Plan
+from gatedrnn.sequence.plan import kernel_of
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -207,17 +208,17 @@ def test_operators_refuse_what_their_kernels_would_misread():
     layer = build("peephole")
     x, states = inputs_for(layer, T, B)
     call(layer, x, states)
-    operator, plan = torch.ops.gatedrnn.recurrence_triton, Plan("peephole", H, 4 * H, 4 * H, 0, 4 * H).text()
+    operator, kernel = torch.ops.gatedrnn.recurrence_triton, kernel_of(layer.cell.step, CELLS["peephole"].make_spec(H))
     like = {"dtype": torch.float64, "device": DEVICE}
     good = {
         "x_TBR": torch.randn(T, B, 4 * H, **like),
         "weight_hh": torch.randn(4 * H, H, **like),
         "extra": torch.randn(3 * H, **like),
         "h0_BH": torch.zeros(B, H, **like),
-        "s0_BH": torch.zeros(B, H, **like),
+        "s0_BS": torch.zeros(B, H, **like),
         "lengths_B": torch.tensor([2, 3], device=DEVICE),
     }
-    fixed = {"plan": plan, "reverse": False, "keep": False}
+    fixed = {"bias_R": None, "kernel": kernel, "reverse": False, "keep": False}
     operator(**good, **fixed)
     for name, tensor in good.items():
         for bad in (tensor[:, :-1] if tensor.dim() > 1 else tensor[:-1], tensor.to(torch.float16)):
@@ -339,7 +340,7 @@ def test_reasons(monkeypatch):
     from gatedrnn.sequence.backends.triton import backend
 
     full = PeepholeLSTM(D, H, peephole="full", device=DEVICE, backend="triton")
-    with pytest.raises(BackendError, match="a full peephole matrix is not in the kernels"):
+    with pytest.raises(BackendError, match="a matrix of the cell's own"):
         full(x)
     monkeypatch.setattr(backend, "_missing", lambda kind, index: "triton is 2.1, older than 3.2")
     with pytest.raises(BackendError, match=r"triton is 2\.1, older than 3\.2"):
@@ -664,13 +665,18 @@ def test_choices_are_measured_once_and_change_no_value(variant, measured):
 
 
 def test_where_nothing_can_be_measured_the_usual_choice_serves():
+    from gatedrnn.sequence.backends.triton.compiled import shape_of
     from gatedrnn.sequence.backends.triton.tuning import choices, measurable
+
+    def choices_for(name, hidden, **options):
+        cell = CELLS[name]
+        return choices(shape_of(kernel_of(cell.step, cell.make_spec(hidden, **options))))
 
     assert not measurable(torch.device("cpu"))
     for hidden, block in ((6, 8), (256, 256), (1150, 256)):
-        found = choices(Plan("lstm", hidden, 4 * hidden, 4 * hidden, 0, 4 * hidden))
+        found = choices_for("lstm", hidden)
         assert found[0] == (block, 4) and len(set(found)) == len(found)
-    assert choices(Plan("onlstm", 1150, 4830, 4830, 0, 4830, split_points=115, chunk=10)) == [
+    assert choices_for("onlstm", 1150, chunk_size=10) == [
         (None, 8),
         (None, 4),
         (None, 16),
@@ -699,6 +705,5 @@ def test_kernels_compile_for_gpus_without_one(tmp_path):
     done = subprocess.run([sys.executable, str(script), "80"], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     built = {tuple(line.split()[:2]) for line in done.stdout.splitlines()}
-    assert {("onlstm", "backward"), ("gru_before", "forward_second"), ("rnn_relu", "forward")} <= built
-    kernels, with_blocks = 2 * 9 + 2, 2 * 8 + 2  # ON-LSTM's have three choices of warps, the others four of units
-    assert len(done.stdout.splitlines()) == 2 * kernels + 4 * with_blocks + 3 * 2
+    assert {("onlstm-chunks", "backward"), ("gru-before", "forward_second"), ("rnn-relu", "forward")} <= built
+    assert {name for name, _ in built} == set(VARIANTS)

@@ -1,17 +1,22 @@
 """Compile every Triton kernel, with the arguments that the loops give it, for a GPU, which needs none: `… CAPABILITY`."""
 
 import sys
+from pathlib import Path
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from gatedrnn import CELLS, Gates
 from gatedrnn.sequence.backends.triton import loops
+from gatedrnn.sequence.backends.triton.compiled import rows_of, shape_of
 from gatedrnn.sequence.backends.triton.tuning import choices
-from gatedrnn.sequence.plan import Plan
+from gatedrnn.sequence.plan import kernel_of
+from tests.parity.harness import SOME, VARIANTS
 
-STORAGE = {"x", "u", "h_all", "work", "grad_h", "dh_u", "dx", "du"}  # of gates below; the others are states
+STORAGE = {"x", "u", "h_all", "work", "grad_h", "dh_u", "d_left", "dx", "du"}  # of gates below; the others are states
 INTEGERS = {"t", "old", "new", "B", "H", "P"}
 FORWARD = {"KEEP": 1, "RAGGED": True}
 BACKWARD = {"RAGGED": True, "GRAD_S": True, "GRAD_GATES": True}
@@ -28,9 +33,11 @@ class Recorder:
 
 
 def main(capability: int) -> None:
-    for name, rows in loops._ROWS.items():
-        split = {"split_points": 115, "chunk": 10} if name == "onlstm" else {}
-        plan = Plan(name, 1150, 4600, 4600, 0, 4600, hard=0b111111, **split)
+    for variant, (name, options) in VARIANTS.items():
+        options = {key: 10 if value == SOME else value for key, value in options.items()}
+        spec = CELLS[name].make_spec(1150, **options).with_gates(Gates(straight_through=True))
+        kernel = kernel_of(CELLS[name].step, spec)
+        plan, rows = shape_of(kernel), rows_of(kernel)
         for part, names, flags in (
             ("forward", loops._FORWARD, FORWARD),
             ("forward_second", loops._FORWARD, FORWARD),
@@ -40,23 +47,24 @@ def main(capability: int) -> None:
             kernel, launched = getattr(rows, part), Recorder()
             if kernel is None:
                 continue
-            loops._Launcher(plan, 20, 1152, rows, flags, torch.device("cpu"))(launched, list(names), 0, 0, 1)
+            loops._Launcher(plan, 20, 1152, flags, torch.device("cpu"))(launched, list(names), 0, 0, 1)
             constants = {p.name for p in kernel.params if p.is_constexpr}
-            assert constants == set(launched.constants), (name, part, constants ^ set(launched.constants))
-            assert [*launched.arguments[: len(names)]] == kernel.arg_names[: len(names)], (name, part)
-            assert len(launched.arguments) + len(constants) == len(kernel.arg_names), (name, part)
-            for storage in ("fp32", "bf16", "fp16"):
+            assert constants == set(launched.constants), (variant, part, constants ^ set(launched.constants))
+            assert [*launched.arguments[: len(names)]] == kernel.arg_names[: len(names)], (variant, part)
+            assert len(launched.arguments) + len(constants) == len(kernel.arg_names), (variant, part)
+            every = variant in ("lstm", "onlstm-chunks")
+            for storage in ("bf16", "fp32", "fp16") if every else ("bf16",):
                 kinds = dict.fromkeys(kernel.arg_names, "*fp32") | dict.fromkeys(STORAGE, f"*{storage}")
-                kinds |= dict.fromkeys(("gates", "grad_gates"), "*fp32" if name == "onlstm" else f"*{storage}")
+                kinds |= dict.fromkeys(("gates", "grad_gates"), "*fp32" if plan.wide else f"*{storage}")
                 kinds |= {"lengths": "*i64"} | dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(constants, "constexpr")
                 signature = {argument: kinds[argument] for argument in kernel.arg_names}
-                for block, warps in choices(plan) if storage == "bf16" else [(None, launched.warps)]:
+                for block, warps in choices(plan) if every and storage == "bf16" else [(None, launched.warps)]:
                     constant = launched.constants if block is None else {**launched.constants, "BLOCK": block}
                     source = ASTSource(fn=kernel, signature=signature, constexprs=constant)
                     built = triton.compile(
                         source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}
                     )
-                    print(name, part, storage, block, warps, len(built.asm["ptx"]), flush=True)
+                    print(variant, part, storage, block, warps, len(built.asm["ptx"]), flush=True)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def scan(x, REVERSE):
 
 
 @triton.jit
-def scan_others(x, REVERSE: tl.constexpr):
+def scan_others(x, REVERSE):
     """Σ x_j, j < k; or j > k."""
     k = tl.arange(0, x.shape[0])
     if REVERSE:
