@@ -248,6 +248,7 @@ class Reader:
 
     def _softmax(self, node, a, dim, half):
         self._along(node, dim)
+        a = self._row(node.args[0], a)
         return self.graph.node("softmax", a, size=a.size)
 
     def _softmax_backward_data(self, node, d, p, *_):
@@ -256,6 +257,7 @@ class Reader:
         return graph.apply("mul", p, graph.apply("sub", d, whole))
 
     def _scan(self, node, x, reverse, exclusive):
+        x = self._row(node.args[0], x)
         return self.graph.node("scan", x, reverse, exclusive, size=x.size)
 
     def _one_hot(self, node, p):
@@ -263,7 +265,7 @@ class Reader:
 
     def _cumsum(self, node, x, dim):
         self._along(node, dim)
-        return self.graph.node("scan", x, False, False, size=x.size)
+        return self._scan(node, x, False, False)
 
     def _same(self, node, value, *_, **__):
         return value
@@ -276,13 +278,17 @@ class Reader:
         return value
 
     def _pow(self, node, a, exponent):
-        if exponent != 2:
-            raise UnsupportedError(f"the power {exponent}")
-        return self.graph.apply("mul", a, a)
+        whole, half = divmod(abs(exponent), 1) if isinstance(exponent, int | float) else (99, 0)
+        if isinstance(exponent, FxNode) or whole > 4 or half not in (0, 0.5):
+            raise UnsupportedError(f"the power {exponent}{self._line('pow')}")
+        factors = [a] * int(whole) + [self.graph.apply("sqrt", a)] * (half > 0)
+        found = functools.reduce(lambda x, y: self.graph.apply("mul", x, y), factors) if factors else 1.0
+        return self.graph.apply("div", 1.0, found) if exponent < 0 else found
 
     def _expand(self, node, value, shape):
         before = node.args[0].meta["val"].shape
         if len(shape) == 3 and shape[-1] != before[-1]:  # a chunk's value for each of its units
+            value = self._row(node.args[0], value)
             return self.graph.node("spread", value, shape[-1], size=value.size * shape[-1])
         return value
 
@@ -297,14 +303,23 @@ class Reader:
             return value
         self._along(node, dim, 3)
         if len(shape) == 3:  # over the units of a chunk
+            value = self._row(node.args[0], value)
             return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
+        if _is_number(value):
+            return self.graph.apply("mul", value, float(shape[-1]))
         return self._reduced("sum", "add", value)
 
     def _reduced(self, op, join, value):
         """A number of the whole row."""
         parts = value.parts if isinstance(value, Wide) else [value]
-        found = [part if not part.size else self.graph.node(op, part, size=0) for part in parts]
+        found = [part if _is_number(part) else self.graph.node(op, part, size=0) for part in parts]
         return functools.reduce(lambda a, b: self.graph.apply(join, a, b), found)
+
+    def _row(self, given, value):
+        """A value of one size, of each element of what PyTorch's node `given` gives: a number stands for equal ones."""
+        if isinstance(value, Wide):
+            raise UnsupportedError("values of several gates in one sum, softmax or chunk")
+        return self.graph.node("same", value, size=given.meta["val"].shape[1:].numel()) if _is_number(value) else value
 
     def _mean(self, node, value, dims, keep=False):
         return self.graph.apply("div", self._sum(node, value, dims, keep), float(_last(node)))
@@ -327,18 +342,22 @@ class Reader:
         return self._var_mean(node, value, dims)[0]
 
     def _cat(self, node, values, dim=0):
-        parts = [part for value in values for part in (value.parts if isinstance(value, Wide) else [value])]
+        rows = [
+            value if isinstance(value, Wide) else self._row(n, value)
+            for n, value in zip(node.args[0], values, strict=True)
+        ]
+        parts = [part for row in rows for part in (row.parts if isinstance(row, Wide) else [row])]
         return parts[0] if len(parts) == 1 else Wide(parts)
 
     def _split_with_sizes(self, node, value, sizes, dim=0):
         edges = [0]
         for size in sizes:
             edges.append(edges[-1] + size)
-        value = value if isinstance(value, Wide) else Wide([value])
+        value = value if isinstance(value, Wide) else Wide([self._row(node.args[0], value)])
         return [value.cut(a, b) for a, b in itertools.pairwise(edges)]
 
     def _split(self, node, value, size, dim=0):
-        whole = value.size
+        whole = node.args[0].meta["val"].shape[-1]
         return self._split_with_sizes(node, value, [min(size, whole - k) for k in range(0, whole, size)])
 
     def _getitem(self, node, values, k):
@@ -349,6 +368,7 @@ class Reader:
             if node.meta["val"].shape[0] != node.args[0].meta["val"].shape[0] - first or dim or value.first:
                 raise UnsupportedError("a part of U that is not its last rows")
             return Matrix(first)
+        value = value if isinstance(value, Wide) else self._row(node.args[0], value)
         last = value.size if last is None else min(last, value.size)
         if step == 1 and isinstance(value, Wide):
             return value.cut(first, last)
@@ -357,7 +377,7 @@ class Reader:
         raise UnsupportedError("a slice within a gate that does not begin at its first element")
 
     def _slice_backward(self, node, d, shape, dim, first, last, step):
-        whole = shape[-1]
+        whole, d = shape[-1], self._row(node.args[0], d)
         if first == 0 and step == 1:
             return d if min(last, whole) == whole else self.graph.node("padded", d, size=whole)
         raise UnsupportedError("the gradient of a slice within a gate that does not begin at its first element")
@@ -386,6 +406,11 @@ class Reader:
             return parts[0] if len(parts) == 1 else Wide(parts)
         self.turned.append(left)
         return self.graph.load("d_left", 0, size)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it has no elements: a number of the row, or a constant."""
+    return not isinstance(value, Wide) and (not isinstance(value, Node) or not value.size)
 
 
 def _last(node: FxNode) -> int:

@@ -63,18 +63,19 @@ class Writer:
         return self._pointer(self._found.standing[node])
 
     def _expression(self, node: Node, of: Callable[[object], str]) -> str:
+        """An operation of vectors and numbers; functions take vectors only."""
         args = [of(arg) for arg in node.args]
         if node.op in _INFIX:
             return f"{args[0]} {_INFIX[node.op]} {args[1]}"
-        if node.op == "same":
-            return args[0] if isinstance(node.args[0], Node) and node.args[0].size else f"splat(g, {args[0]})"
-        return f"-{args[0]}" if node.op == "neg" else f"{node.op}({', '.join(args)})"
+        args = [f"splat(g, {x})" if _is_number(arg) else x for arg, x in zip(node.args, args, strict=True)]
+        if node.op in ("neg", "same"):
+            return {"neg": "-", "same": ""}[node.op] + args[0]
+        return f"{node.op}({', '.join(args)})"
 
     def _of_numbers(self, node: Node) -> str:
         """A number of the row; what is no arithmetic is done by a vector whose lanes are alike."""
-        if node.op in _INFIX or node.op == "neg":
-            return self._expression(node, self._number)
-        return f"total(first({self._expression(node, lambda arg: f'splat(g, {self._number(arg)})')}, 1, 0.0))"
+        found = self._expression(node, self._number)
+        return found if node.op in _INFIX else f"total(first({found}, 1, 0.0))"
 
     def _number(self, arg: object) -> str:
         return self._named(arg) if isinstance(arg, Node) else repr(float(arg))  # type: ignore[arg-type]
@@ -173,6 +174,10 @@ class Writer:
             function = "total" if node.op == "sum" else "peak"
             self._lines.append(f"    {self._named(node)}s = {function}({self._named(node)})")
             self._names[node] = f"{self._named(node)}s"
+
+
+def _is_number(arg: object) -> bool:
+    return not isinstance(arg, Node) or not arg.size
 
 
 __all__ = ["POINTWISE", "Writer"]
