@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-import gatedrnn
-from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.cell import Compiled, compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.outside import fingerprint
@@ -25,7 +23,7 @@ _KNOWN: dict[str, Compiled | str] = {}
 def kept(step: Step, spec: Spec) -> Compiled | str:
     """A cell's kernels, or why it has none: from memory, from disk, or compiled now."""
     try:
-        made_of = [fingerprint(step), spec.text(), torch.__version__, gatedrnn.__version__, _SOURCES]
+        made_of = [fingerprint(step), spec.text(), torch.__version__, _SOURCES]
     except UnsupportedError as error:
         return _reason(error)
     key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]

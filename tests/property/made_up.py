@@ -133,7 +133,7 @@ def make(seed: int) -> Made:
         body.append(f"    {', '.join(f'h_{n}' for n in every)}, = spec.split(h_gates)")
         among = [every[-1]] if draw.random() < 0.5 else draw.sample(every, draw.randint(1, len(every)))
         body += [
-            f"    a_{n} = x_{n} + {f'torch.sigmoid(s0.mean(-1, keepdim=True)) * ' if n in among else ''}h_{n}"
+            f"    a_{n} = x_{n} + {'torch.sigmoid(s0.mean(-1, keepdim=True)) * ' if n in among else ''}h_{n}"
             for n in every
         ]
     else:
