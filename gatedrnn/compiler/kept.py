@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.cell import Compiled, compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.outside import fingerprint
@@ -58,7 +59,7 @@ def _reason(error: Exception) -> str:
 
 def _sources() -> str:
     """A hash of the package's files that what is compiled follows from."""
-    digest, package = hashlib.sha256(), Path(gatedrnn.__file__).parent
+    digest, package = hashlib.sha256(), Path(__file__).parents[1]
     for folder in ("cells", "compiler", "gates"):
         for path in sorted((package / folder).glob("*.py")):
             digest.update(path.read_bytes())
