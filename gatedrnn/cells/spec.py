@@ -179,17 +179,21 @@ class Spec:
 
 @dataclass(slots=True, eq=False)
 class Params:
-    """The tensors of one layer and direction: weight_ih [R, D], weight_hh [R, H], biases [R] or None, extras by name."""
+    """The tensors of one layer and direction: weight_ih [R, D], weight_hh [R, H], biases [R] or None, extras by name.
+
+    With a projection of h to J units: weight_hr [J, H], and weight_hh is [R, J].
+    """
 
     weight_ih: Tensor
     weight_hh: Tensor
     bias_ih: Tensor | None = None
     bias_hh: Tensor | None = None
+    weight_hr: Tensor | None = None
     extras: dict[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> list[Tensor]:
         """Those that there are, in order of registration."""
-        given = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *self.extras.values())
+        given = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.weight_hr, *self.extras.values())
         return [tensor for tensor in given if tensor is not None]
 
 

@@ -141,7 +141,7 @@ def trace(step: Step, spec: Spec) -> Traced:
         x, h, old, extra, (U,), (b,), (W, b_ih), d_state, d_kept = _parts(given, counts)
         object.__setattr__(watched, "kept", {})
         object.__setattr__(watched, "given", {})
-        params = Params(W, U, b_ih, b, {e.name: p for e, p in zip(spec.extras, extra, strict=True)})
+        params = Params(W, U, b_ih, b, extras={e.name: p for e, p in zip(spec.extras, extra, strict=True)})
         given = torch.cat(x, -1), torch.cat(h, -1)
         with calls:
             new, shown = step(watched, params, *given, tuple(old))

@@ -69,7 +69,7 @@ def read_call(layer: "RecurrentBase", input: Any, hx: Any) -> Call | None:
     gates, training, held = layer.gates, layer.training, layer._parameters
     if type(input) not in _KINDS or input.numel() > _SMALL or not isinstance(layer.backend, str):
         return None
-    if gates.temperature_when(training) != 1.0:
+    if layer.proj_size or gates.temperature_when(training) != 1.0:
         return None
     if training and (layer.dropout or layer.weight_dropout or gates.noise_probability):
         return None

@@ -114,22 +114,25 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
     return Batch(x_TBD, lengths_B, batch.layout, batch_first=batch_first)
 
 
-def read_state(owner: str, hx: Any, names: tuple[str, ...], shape: tuple[int, int, int], batch: Batch) -> list[State]:
-    """Initial states by layer and direction, each a tuple of [B, H], in the driver's batch order.
+def read_state(
+    owner: str, hx: Any, names: tuple[str, ...], shapes: list[tuple[int, int, int]], batch: Batch
+) -> list[State]:
+    """Initial states by layer and direction, each a tuple of [B, H], in the driver's batch order; `shapes` by state.
 
     Raises: ArgumentError: wrong number of states, shape or dtype.
     """
     like, autocast = batch.x_TBD, _autocast(batch.x_TBD)
     if hx is None:
-        zero = torch.zeros(shape[1:], device=like.device, dtype=torch.float32 if autocast else like.dtype)
-        return [tuple(zero for _ in names)] * shape[0]
+        options: Any = {"device": like.device, "dtype": torch.float32 if autocast else like.dtype}
+        zeros = {shape: torch.zeros(shape[1:], **options) for shape in shapes}
+        return [tuple(zeros[shape] for shape in shapes)] * shapes[0][0]
     states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
     if len(states) != len(names) or (len(names) > 1 and isinstance(hx, Tensor)):
         raise _no_states(owner, names, f"{len(states)} state(s)")
-    wanted = (shape[0], shape[2]) if batch.layout == "single" else shape
     types = (torch.float32, torch.get_autocast_dtype(like.device.type)) if autocast else (like.dtype,)
     read = []
-    for name, state in zip(names, states, strict=True):
+    for name, state, shape in zip(names, states, shapes, strict=True):
+        wanted = (shape[0], shape[2]) if batch.layout == "single" else shape
         if not isinstance(state, Tensor):
             raise _no_states(owner, names, type(state).__name__)
         _check_layout(f"{owner}.hx", state)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from gatedrnn.cells import Cell, Params, State, Trace
+from gatedrnn.cells import Cell, Params, Spec, State, Trace
 from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
@@ -33,6 +33,8 @@ class RecurrentBase(nn.Module, ABC):
         weight_dropout: probability that an element of U is dropped, one mask a forward, in training; the parameters, the
             state dict and the optimiser never see the mask.
         backend: "auto" or a backend's name.
+        proj_size: J > 0 projects h to J units (`weight_hr_l0` [J, H]), as torch.nn.LSTM does, for any cell whose equation
+            has h' in U h' alone; 0 for none.
         options: the cell's own, such as `chunk_size=10`.
 
     Raises: ArgumentError: a size, a probability or an option is out of range, or the cell has no such option.
@@ -55,6 +57,7 @@ class RecurrentBase(nn.Module, ABC):
         gates: Gates | None = None,
         weight_dropout: float = 0.0,
         backend: str = "auto",
+        proj_size: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -75,6 +78,7 @@ class RecurrentBase(nn.Module, ABC):
         self.options = {**self.cell.options, **options}
         self.spec = self.cell.make_spec(self.hidden_size, **self.options).with_gates(self.gates)
         self.spec.perturbed(self.gates)
+        self.proj_size = _projectable(owner, self.cell, self.spec, proj_size)
         self._register(device, dtype)
         self.reset_parameters()
 
@@ -110,14 +114,14 @@ class RecurrentBase(nn.Module, ABC):
 
         Args:
             input: [T, B, D], [B, T, D] if `batch_first`, [T, D] unbatched, or a PackedSequence.
-            hx: initial states, each [layers·directions, B, H] (no B if unbatched): one tensor for cells whose only state
-                is h, else a tuple (h_0, c_0); None for zeros.
+            hx: initial states, each [layers·directions, B, H] (no B if unbatched), h_0 [.., J] if projected: one tensor for
+                cells whose only state is h, else a tuple (h_0, c_0); None for zeros.
             lengths: steps that count in each row, [B], in 1…T, any order; output and gates are 0 beyond them.
             return_gates: also return the trace, of all gates or of those named.
             noise: gate noise by layer and direction, as `sample_noise` draws it; None to draw it here in training.
 
-        Returns: (output, states[, trace]). output [T, B, directions·H] (or as the input's layout); states as `hx`; trace: a
-            list by layer and direction of {gate name: [T, B, N]}, batch second unless `batch_first`, in the batch's own order.
+        Returns: (output, states[, trace]). output [T, B, directions·H], or ·J (or as the input's layout); states as `hx`; trace:
+            a list by layer and direction of {gate name: [T, B, N]}, batch second unless `batch_first`, in the batch's order.
         Raises: ArgumentError: a shape, type, length or number of states does not fit.
         """
         call = None if lengths is not None or noise is not None or return_gates else read_call(self, input, hx)
@@ -126,7 +130,7 @@ class RecurrentBase(nn.Module, ABC):
         owner = type(self).__name__
         named = return_gates if isinstance(return_gates, bool) else tuple(return_gates)
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
-        states = read_state(owner, hx, self.spec.states, self._state_shape(batch), batch)
+        states = read_state(owner, hx, self.spec.states, self._state_shapes(batch), batch)
         if noise is not None:
             self._check_noise(noise, batch)
         x_TBD, finals, traces, requests = batch.x_TBD, [], [], []
@@ -186,10 +190,11 @@ class RecurrentBase(nn.Module, ABC):
     def as_params(self, weights: list[Any]) -> Params:
         """The tensors of one layer and direction, in order of registration."""
         extras = self.spec.extras
-        if not extras:
+        if not extras and not self.proj_size:
             return Params(*weights)
-        own, last = weights[: -len(extras)], weights[-len(extras) :]
-        return Params(*own, extras={e.name: w for e, w in zip(extras, last, strict=True)})
+        own, last = weights[: len(weights) - len(extras)], weights[len(weights) - len(extras) :]
+        weight_hr = own.pop() if self.proj_size else None
+        return Params(*own, weight_hr=weight_hr, extras={e.name: w for e, w in zip(extras, last, strict=True)})
 
     def _noise(self, x_TBD: Tensor) -> Tensor | Draw | None:
         """The noise of a layer and direction, drawn now or still to be drawn; none in evaluation."""
@@ -234,13 +239,20 @@ class RecurrentBase(nn.Module, ABC):
 
     def _shapes(self, width: int) -> dict[str, tuple[int, ...]]:
         rows = self.spec.rows
-        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, width), "weight_hh": (rows, self.hidden_size)}
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, width), "weight_hh": (rows, self._output_size)}
         if self.bias:
             shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        if self.proj_size:
+            shapes["weight_hr"] = (self.proj_size, self.hidden_size)
         return shapes | {extra.name: self.spec.extra_shape(extra) for extra in self.spec.extras}
 
-    def _state_shape(self, batch: Batch) -> tuple[int, int, int]:
-        return (self.num_layers * self._directions, batch.size, self.hidden_size)
+    def _state_shapes(self, batch: Batch) -> list[tuple[int, int, int]]:
+        sizes = [self._output_size] + [self.hidden_size] * (len(self.spec.states) - 1)
+        return [(self.num_layers * self._directions, batch.size, size) for size in sizes]
+
+    @property
+    def _output_size(self) -> int:
+        return self.proj_size or self.hidden_size
 
     def _check_options(self, options: dict[str, Any]) -> None:
         owner, known = (
@@ -257,7 +269,7 @@ class RecurrentBase(nn.Module, ABC):
     def _register(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self._names: list[dict[str, str]] = []  # of the parameters, by layer and direction
         for layer, suffix in self._places():
-            width = self.input_size if layer == 0 else self.hidden_size * self._directions
+            width = self.input_size if layer == 0 else self._output_size * self._directions
             shapes = self._shapes(width)
             self._names.append({name: f"{name}_l{layer}{suffix}" for name in shapes})
             for name, shape in shapes.items():
@@ -273,9 +285,30 @@ class RecurrentBase(nn.Module, ABC):
         """Sizes and whatever differs from its default, for repr."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
         defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
-        defaults |= {"weight_dropout": 0.0, "backend": "auto"}
+        defaults |= {"proj_size": 0, "weight_dropout": 0.0, "backend": "auto"}
         parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
         parts += [f"{name}={value!r}" for name, value in self.options.items() if value != self.cell.options.get(name)]
         if self.gates != self.cell.gates:
             parts.append(f"gates={self.gates}")
         return ", ".join(parts)
+
+
+def _projectable(owner: str, cell: Cell, spec: Spec, size: int) -> int:
+    """The size of a projection, if the equation has h' in U h' alone."""
+    if size == 0:
+        return 0
+    if positive_int(f"{owner}.proj_size", size) >= spec.hidden_size:
+        raise ArgumentError(
+            f"{owner}.proj_size", f"must be less than hidden_size={spec.hidden_size}", size, "Or 0 for none"
+        )
+    nothing: Any = None  # stands for h' and U: whatever reads them fails
+    meta: Any = {"device": "meta"}
+    params = Params(nothing, nothing, extras={e.name: torch.empty(spec.extra_shape(e), **meta) for e in spec.extras})
+    x_gates, h_gates = (torch.empty(1, rows, **meta) for rows in (spec.rows, spec.recurrent_rows))
+    others = [torch.empty(1, spec.hidden_size, **meta)] * (len(spec.states) - 1)
+    try:
+        cell.step(spec, params, x_gates, h_gates, (nothing, *others))
+    except (AttributeError, TypeError, RuntimeError) as error:
+        rule = "fits a cell whose equation has h' in U h' alone"
+        raise ArgumentError(f"{owner}.proj_size", rule, cell.title, "Leave it 0") from error
+    return size

@@ -35,6 +35,7 @@ def fold(params: Params, spec: Spec, scale_R: Tensor | None) -> Params:
         params.weight_hh * scale_R[:, None],
         None if params.bias_ih is None else params.bias_ih * scale_R,
         None if params.bias_hh is None else params.bias_hh * scale_R,
+        params.weight_hr,
         extras,
     )
 

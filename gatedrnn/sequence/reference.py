@@ -50,6 +50,8 @@ def run(request: Request) -> Result:
     for t in reversed(steps) if request.reverse else steps:
         h_gates = F.linear(state[0], U, b)
         new, trace = request.cell.step(spec, params, x_gates[t], h_gates, state)
+        if params.weight_hr is not None:
+            new = F.linear(new[0], params.weight_hr), *new[1:]
         new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
         output = new[0]
         trace = spec.complete(trace, request.wants) if request.return_gates else {}

@@ -51,6 +51,7 @@ class Request:
             p.weight_hh,
             p.bias_ih,
             p.bias_hh,
+            p.weight_hr,
             *p.extras.values(),
             noise,
             self.lengths_B,
@@ -98,8 +99,9 @@ class Request:
                     return f"a tensor is {_described(tensor)}"
         p, spec, (T, B, D) = self.params, self.spec, self.x_TBD.shape
         R, H, like = spec.rows, spec.hidden_size, p.weight_hh
+        J = H if p.weight_hr is None else len(p.weight_hr)
         dtype, device = like.dtype, like.device
-        expected = [("weight_ih", p.weight_ih, (R, D)), ("weight_hh", like, (R, H))]
+        expected = [("weight_ih", p.weight_ih, (R, D)), ("weight_hh", like, (R, J)), ("weight_hr", p.weight_hr, (J, H))]
         expected += [("bias_ih", p.bias_ih, (R,)), ("bias_hh", p.bias_hh, (R,))]
         if spec.extras:
             expected += [(extra.name, p.extras[extra.name], spec.extra_shape(extra)) for extra in spec.extras]
@@ -108,9 +110,9 @@ class Request:
                 tensor.dtype != dtype or tensor.shape != shape or tensor.device != device or tensor.layout != _STRIDED
             ):
                 return f"{name} is {_described(tensor)}, not {dtype} of {list(shape)} on {device}"
-        for state in self.state:
-            if state.shape != (B, H) or state.device != device or not state.is_floating_point():
-                return f"a state is {_described(state)}, not of {[B, H]} on {device}"
+        for place, state in enumerate(self.state):
+            if state.shape != (B, H if place else J) or state.device != device or not state.is_floating_point():
+                return f"a state is {_described(state)}, not of {[B, H if place else J]} on {device}"
         noise = None if isinstance(self.noise, Draw) else self.noise
         if noise is not None and (noise.shape != (T, B, R) or noise.device != device or noise.layout != _STRIDED):
             return f"the noise is {_described(noise)}, not of {[T, B, R]} on {device}"

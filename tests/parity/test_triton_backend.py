@@ -133,7 +133,7 @@ def test_float32_errs_no_more_than_the_reference(variant, times):
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.mul_(times)
-    check_float32(layer, 4, B, backend="triton")
+    check_float32(layer, 4, 8, backend="triton")  # so many rows that no chance decides
 
 
 @every_cell

@@ -46,7 +46,7 @@ class PyTorch:
         with torch.autocast(kind, enabled=False):
             output_TBH, *finals = getattr(torch, native(request.cell.step, request.spec) or "")(
                 x_TBD.flip(0) if request.reverse else x_TBD, states if len(states) > 1 else states[0], weights,
-                len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, False,
+                request.params.bias_ih is not None, 1, 0.0, torch.is_grad_enabled(), False, False,
             )  # fmt: skip
         if request.reverse:
             output_TBH = output_TBH.flip(0)

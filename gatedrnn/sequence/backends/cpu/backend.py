@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells import Spec, Trace
+from gatedrnn.sequence import projected
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.compressed import as_dense
 from gatedrnn.sequence.modes import half_products, products, transformed
@@ -55,11 +56,15 @@ class Cpu:
             return f"the input is {x.dtype}, the weights {weight.dtype}"
         if transformed() and not torch.compiler.is_compiling():
             return "a function transform or forward-mode differentiation is at work"
+        if request.params.weight_hr is not None:
+            return projected.reason(self, request)
         plan = plan_for(request.cell.step, request.spec)
         return plan if isinstance(plan, str) else unavailable(weight) or request.misfit()
 
     def run(self, request: Request) -> Result:
         """Run the operator and lay its results out again."""
+        if request.params.weight_hr is not None:
+            return projected.run(self, request)
         plan = plan_for(request.cell.step, request.spec)
         assert isinstance(plan, Plan)
         p, scale, state, lengths = request.params, request.scale_R, request.state, request.lengths_B

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from gatedrnn.cells import Params, Spec
 from gatedrnn.core.errors import BackendError
+from gatedrnn.sequence import projected
 from gatedrnn.sequence.modes import storage_type, transformed
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.plan import kernel_of, trace
@@ -38,6 +39,8 @@ class Triton:
         reason = _unavailable(x.device) or request.mixture()
         if reason is not None:
             return reason
+        if request.params.weight_hr is not None:
+            return projected.reason(self, request)
         storage = storage_type(x)
         if storage not in _TYPES:
             return f"tensors are {storage}"
@@ -52,6 +55,8 @@ class Triton:
 
     def run(self, request: Request) -> Result:
         """Project the input, run the operator, and cut its results out."""
+        if request.params.weight_hr is not None:
+            return projected.run(self, request)
         spec, reverse, lengths = request.spec, request.reverse, request.lengths_B
         kernel, params = kernel_of(request.cell.step, spec), fold(request.params, spec, request.scale_R)
         x_TBR, bias = _projected(request, kernel, params)

@@ -1,0 +1,101 @@
+"""`proj_size`: torch.nn.LSTM's numbers and names, on every backend, and for every cell that it suits."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from gatedrnn import CELLS, GRU, LSTM, ArgumentError, BackendError, Gates, Recurrent
+
+D, H, J, T, B = 5, 7, 3, 6, 4
+SUITED = ["rnn", "lstm", "peephole", "coupled", "onlstm", "g2lstm", "layernorm", "slstm"]
+BACKENDS = ["reference", "cpu", "torch", "auto"]
+
+
+def states_of(layers, size=B):
+    return tuple(torch.randn(layers, size, width, dtype=torch.float64, requires_grad=True) for width in (J, H))
+
+
+def results(layer, x, hx, **fields):
+    """Output, states and every gradient."""
+    output, states, *_ = layer(x, hx, **fields)
+    states = states if isinstance(states, tuple) else (states,)
+    flat = output.data if hasattr(output, "data") and not isinstance(output, torch.Tensor) else output
+    loss = flat.sin().sum() + sum(state.cos().sum() for state in states)
+    given = [*layer.parameters(), *(hx or ())]
+    return [flat, *states, *torch.autograd.grad(loss, given)]
+
+
+def close(ours, theirs):
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.shape == their.shape
+        torch.testing.assert_close(our, their, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("layers", "bias", "both"), itertools.product((1, 2), (True, False), (True, False)))
+def test_it_is_torchs(backend, layers, bias, both):
+    if backend == "cpu":
+        pytest.importorskip("numba")
+    options = {"bias": bias, "bidirectional": both, "proj_size": J, "dtype": torch.float64}
+    torch.manual_seed(1)
+    theirs = torch.nn.LSTM(D, H, layers, **options)
+    torch.manual_seed(1)
+    ours = LSTM(D, H, layers, **options, backend=backend)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    close(ours.parameters(), theirs.parameters())
+    for steps, hx in itertools.product((1, T), (None, states_of(layers * (2 if both else 1)))):
+        x = torch.randn(steps, B, D, dtype=torch.float64)
+        close(results(ours, x, hx), results(theirs, x, hx))
+    if backend != "torch":
+        packed = pack_padded_sequence(torch.randn(T, B, D, dtype=torch.float64), [6, 2, 3, 1], enforce_sorted=False)
+        close(results(ours, packed, hx), results(theirs, packed, hx))
+
+
+@pytest.mark.parametrize("name", SUITED)
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+def test_every_cell_that_it_suits_is_the_reference(name, backend, monkeypatch):
+    pytest.importorskip("numba" if backend == "cpu" else "triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    fields = {"proj_size": J, "bidirectional": True, "dtype": torch.float64}
+    if CELLS[name].gates == Gates() and name not in ("rnn", "layernorm"):
+        fields["gates"] = Gates(temperature=0.7)
+    layer = Recurrent(name, D, H, 2, **fields, backend="reference")
+    sizes = [J] + [H] * (len(layer.spec.states) - 1)
+    hx = tuple(torch.rand(4, B, size, dtype=torch.float64).add(1).requires_grad_() for size in sizes)
+    hx = hx if len(hx) > 1 else hx[0]
+    given = torch.randn(T, B, D, dtype=torch.float64), hx if isinstance(hx, tuple) else None
+    noise = layer.sample_noise(T, B)
+    fields = {"lengths": [6, 2, 4, 1], "noise": noise}
+    expected = results(layer, *given, **fields)
+    layer.backend = backend
+    if name == "layernorm":  # U h' is normalised apart from W x
+        with pytest.raises(BackendError, match="apart"):
+            layer(given[0])
+        return
+    close(results(layer, *given, **fields), expected)
+
+
+def test_autocast_and_weight_dropout_and_an_empty_batch():
+    layer = LSTM(D, H, proj_size=J, weight_dropout=0.5)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, (h, c) = layer(torch.randn(T, B, D))
+    assert output.shape == (T, B, J) and h.shape == (1, B, J) and c.shape == (1, B, H)
+    assert layer(torch.randn(T, 0, D))[0].shape == (T, 0, J)
+    assert layer(torch.randn(T, D))[1][0].shape == (1, J)
+
+
+def test_what_does_not_fit():
+    with pytest.raises(ArgumentError, match="less than hidden_size=7"):
+        LSTM(D, H, proj_size=H)
+    with pytest.raises(ArgumentError, match="proj_size"):
+        LSTM(D, H, proj_size=-1)
+    for cell in ("gru", "mgu"):
+        with pytest.raises(ArgumentError, match="h' in U h' alone"):
+            Recurrent(cell, D, H, proj_size=1)
+    with pytest.raises(ArgumentError, match=r"h_0 must have shape \[1, 4, 3\]"):
+        LSTM(D, H, proj_size=J)(torch.randn(T, B, D), (torch.zeros(1, B, H), torch.zeros(1, B, H)))
+    with pytest.raises(ArgumentError):
+        GRU(D, H, proj_size=J)
+    assert "proj_size=3" in repr(LSTM(D, H, proj_size=J))
