@@ -21,7 +21,7 @@ def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: 
         return memory.aligned(depth(rows, kind) * round_up(across, run.panel), run.packed).zero_()
 
     values = {
-        **{"T": steps, "B": batch, "parts": parts, "x": torch.randn(tokens, width)},
+        **{"T": steps, "B": batch, "which": parts, "x": torch.randn(tokens, width)},
         **{"PW": panels(width, columns), "PU": panels(hidden, columns)},
         **{"QW": panels(columns, width), "QU": panels(columns, hidden)},
         **{"G": torch.zeros(tokens, leading(plan)), "out": torch.randn(tokens, hidden), "h0": torch.zeros(batch, hidden)},

@@ -6,36 +6,38 @@ Dimensions: T steps, B batch, D input, H hidden, G columns of gates (rows `ldg` 
 
 from gatedrnn.sequence.backends.cpu.loops import weight_gradient
 from gatedrnn.sequence.backends.cpu.product import ceil_div, multiply, share
-from gatedrnn.sequence.backends.cpu.sizes import REGISTERS
-from gatedrnn.sequence.backends.cpu.tiling import keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.records import Matrix, Panels, Past
+from gatedrnn.sequence.backends.cpu.tiling import begin, finish
 
 
-def products(
-    T, B, D, H, columns, ldg, panel, tall, parts, prev, x, PW, PU, QW, QU, G, out, h0, dh, dx, dW, dU, db, shared, scratch,
-    scratch_size, left, left_size,
-):  # fmt: skip
-    """`parts`, a bit each: W x of all steps; U h' of each step; its transpose; gradients of the weights; gradient of x."""
-    q, team = thread(), threads()
-    registers = scratch + q * scratch_size
-    edge, own, N = registers + REGISTERS, left + q * left_size, T * B
-    keep(registers)
-    across = ceil_div(columns, panel)
-    f, e = share(across, q, team), share(across, q + 1, team)
-    if parts & 1:
-        multiply(x, D, N, PW, D, G, ldg, columns, panel, tall, f, e, 0, edge, own)
-    for t in range(T if parts & 2 else 0):
+def products(call, scratch):
+    """The products of a layer: `which` of them, a bit each."""
+    work = begin(scratch)
+    T, B, D, H, G, q, parts = call.T, call.B, call.D, call.H, call.columns, work.q, work.parts
+    N, step, gates = T * B, B * call.ldg, Matrix(call.G, call.ldg)
+    across = ceil_div(G, work.panel)
+    f, e = share(across, q, parts), share(across, q + 1, parts)
+    if call.which & 1:
+        multiply(Matrix(call.x, D), N, Panels(call.PW, D, G), gates, f, e, 0, work)
+    for t in range(T if call.which & 2 else 0):
         a, z = (e, f) if t % 2 else (f, e)
-        multiply(out + t * B * H, H, B, PU, H, G + t * B * ldg, ldg, columns, panel, tall, a, z, 0, edge, own)
-    across = ceil_div(H, panel)
-    f, e = share(across, q, team), share(across, q + 1, team)
-    for t in range(T if parts & 4 else 0):
+        here = Matrix(call.G + t * step, call.ldg)
+        multiply(Matrix(call.out + t * B * H, H), B, Panels(call.PU, H, G), here, a, z, 0, work)
+    across = ceil_div(H, work.panel)
+    f, e = share(across, q, parts), share(across, q + 1, parts)
+    for t in range(T if call.which & 4 else 0):
         a, z = (e, f) if t % 2 else (f, e)
-        multiply(G + t * B * ldg, ldg, B, QU, columns, dh, H, H, panel, tall, a, z, 0, edge, own)
-    if parts & 8:
-        weight_gradient(G, ldg, columns, N, out, H, h0, prev, 0, H, dU, db, shared, panel, tall, own, edge, q, team)
-        weight_gradient(G, ldg, columns, N, x, D, x, prev, 0, D, dW, db, shared, panel, tall, own, edge, q, team)
-    if parts & 16:
-        across = ceil_div(D, panel)
-        f, e = share(across, q, team), share(across, q + 1, team)
-        multiply(G, ldg, N, QW, columns, dx, D, D, panel, tall, f, e, 0, edge, own)
-    restore(registers)
+        here = Matrix(call.G + t * step, call.ldg)
+        multiply(here, B, Panels(call.QU, G, H), Matrix(call.dh, H), a, z, 0, work)
+    if call.which & 8:
+        weight_gradient(
+            gates, G, N, Past(call.out, H, call.h0, call.prev), 1, Matrix(call.dU, H), call.db, call.shared, work
+        )
+        weight_gradient(
+            gates, G, N, Past(call.x, D, call.x, call.prev), 0, Matrix(call.dW, D), call.db, call.shared, work
+        )
+    if call.which & 16:
+        across = ceil_div(D, work.panel)
+        f, e = share(across, q, parts), share(across, q + 1, parts)
+        multiply(gates, N, Panels(call.QW, G, D), Matrix(call.dx, D), f, e, 0, work)
+    finish(work)

@@ -5,10 +5,12 @@ cache folder, so that later processes only load it and never import Numba. A fil
 of (sources, versions, machine, target) and carries its own checksum; it is written atomically.
 """
 
+import ctypes
 import hashlib
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from gatedrnn.sequence.backends.cpu.target import Target
 _LOADED: list[Any] = []  # engines live as long as the process
 _SUM_BYTES = 32
 _TOLD = False
+_NOWHERE = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value  # an address that is never called
 EXTERNAL = ("tile", "strip", "configure", "keep", "restore")
 
 
@@ -113,10 +116,11 @@ def compile_entry(function: Any, arguments: list[Any], target: Target, tiles: st
     for name in EXTERNAL:  # Numba also links for itself, what is never called
         if not llvm.address_of_symbol(name):
             llvm.add_symbol(name, 1)
-    result = compile_extra(typing, context, function, tuple(arguments), types.void, flags, {})
+    with _as_text(context):
+        result = compile_extra(typing, context, function, tuple(arguments), types.void, flags, {})
+        text = result.library.get_llvm_str()
     _initialise()
     machine = _machine(target)
-    text = result.library.get_llvm_str()
     module = llvm.parse_assembly(_retarget(text + _entry(result.fndesc.llvm_func_name, arguments), target))
     module.link_in(llvm.parse_assembly(_retarget(tiles, target)))
     for item in module.functions:
@@ -131,6 +135,41 @@ def compile_entry(function: Any, arguments: list[Any], target: Target, tiles: st
     manager.run(module, passes)
     module.verify()
     return machine.emit_object(module)
+
+
+@contextmanager
+def _as_text(context: Any) -> Iterator[None]:
+    """Let Numba neither optimise nor make machine code of each of our functions by itself, where nobody calls it: half the time.
+
+    For a thread that holds Numba's lock. What is not ours, and a Numba that keeps such things elsewhere, goes on as always.
+    """
+    from numba.core import config
+
+    settings: Any = config
+    try:
+        from numba import _dynfunc
+
+        made, level, none = _dynfunc.make_function, settings.OPT, settings._OptLevel(0)
+        _ = context.codegen()._engine.add_module, context.codegen()._add_module
+    except (ImportError, AttributeError):
+        yield
+        return
+    finish, codegen = context.get_executable, context.codegen()
+
+    def get_executable(library: Any, fndesc: Any, env: Any) -> Any:
+        module = fndesc.lookup_module()
+        library._ensure_finalized()
+        if not module.__name__.startswith("gatedrnn."):  # Numba's own min, which others may call
+            codegen._engine.add_module(library._final_module)
+            return finish(library, fndesc, env)
+        return made(module, fndesc.qualname.split(".")[-1], "", _NOWHERE, env, (library,))
+
+    context.get_executable, codegen._add_module, settings.OPT = get_executable, lambda module: None, none
+    try:
+        yield
+    finally:
+        settings.OPT = level
+        del context.get_executable, codegen._add_module
 
 
 def _entry(name: str, arguments: list[Any]) -> str:

@@ -31,13 +31,12 @@ def rows(kernel: str, direction: str) -> tuple[Any, Any]:
 
 
 def _function(text: str, name: str) -> Any:
-    from numba import njit
 
     from gatedrnn.sequence.backends.cpu import functions, lanewise, rowwise, simd
 
     if not text:
         return rowwise.nothing
-    space: dict[str, Any] = {"njit": njit}
+    space: dict[str, Any] = {"__name__": __name__}
     for module in (simd, lanewise, functions, rowwise):
         space |= {key: value for key, value in vars(module).items() if not key.startswith("_")}
     exec(compile(text, f"<{name}>", "exec"), space)

@@ -7,12 +7,11 @@ Dimensions: M rows, N columns (rows of the weight), K inner; ld… the distance 
 from typing import Any
 
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils, types
 
 from gatedrnn.sequence.backends.cpu.lanewise import fused
 from gatedrnn.sequence.backends.cpu.product import ceil_div, share
-from gatedrnn.sequence.backends.cpu.simd import I64, intrinsic, loaded
+from gatedrnn.sequence.backends.cpu.simd import I64, intrinsic, loaded, njit
 from gatedrnn.sequence.backends.cpu.sizes import LINE
 from gatedrnn.sequence.backends.cpu.tiling import fetch_to_read
 
@@ -22,27 +21,29 @@ _FETCHING = 4  # pairs of rows from which on the next columns are fetched meanwh
 
 
 @njit
-def multiply_direct(A, lda, M, W, K, N, shift, scale, scaled, C, ldc, q, parts, back):
-    """C[m, n] += scale[n] · Σ_k A[m, k] W[n + shift, k]; the last columns are W's first rows.
+def multiply_direct(A, M, weight, C, back, work):
+    """C[m, n] += scale[n] · Σ_k A[m, k] W[n + shift, k], the threads sharing the columns.
 
-    q, parts: this thread, of so many, which share the columns. back: from its last columns to its first.
+    A, C: `Matrix`; weight: `Plain`; back: from its last columns to its first.
     """
+    K, N, shift, scaled = weight.K, weight.N, weight.shift, weight.scaled
     groups = ceil_div(N, _COLUMNS)
-    first, last = share(groups, q, parts), share(groups, q + 1, parts)
+    first, last = share(groups, work.q, work.parts), share(groups, work.q + 1, work.parts)
     for i in range(last - first if M else 0):
         n0 = (last - 1 - i if back else first + i) * _COLUMNS
         n1 = min(N, n0 + _COLUMNS)
         row = n0 + shift if n0 + shift < N else n0 + shift - N
         if n1 - n0 == _COLUMNS and row + _COLUMNS <= N:
-            _columns(A, lda, M, W + row * K, K, scale + n0, scaled, C + n0, ldc, back)
+            w = weight.at + row * K
+            _columns(A.at, A.ld, M, w, K, weight.scale + n0, scaled, C.at + n0, C.ld, back)
         else:
             for n in range(n0, n1):
                 row = n + shift if n + shift < N else n + shift - N
-                w, m = W + row * K, M - M % 6
+                w, m, scale = weight.at + row * K, M - M % 6, weight.scale + n
                 for r in range(0, m, 6):
-                    _six_by_one(A + r * lda, lda, w, K, scale + n, scaled, C + (r * ldc + n), ldc)
+                    _six_by_one(A.at + r * A.ld, A.ld, w, K, scale, scaled, C.at + (r * C.ld + n), C.ld)
                 for r in range(m, M):
-                    _one_by_one(A + r * lda, lda, w, K, scale + n, scaled, C + (r * ldc + n), ldc)
+                    _one_by_one(A.at + r * A.ld, A.ld, w, K, scale, scaled, C.at + (r * C.ld + n), C.ld)
 
 
 @njit

@@ -3,23 +3,20 @@
 What is drawn depends on the seed and the place alone, not on threads or vector width. Dimensions: N rows, R columns.
 """
 
-from numba import njit
-
 from gatedrnn.sequence.backends.cpu.functions import log
 from gatedrnn.sequence.backends.cpu.lanewise import choose_positive, minimum, philox
 from gatedrnn.sequence.backends.cpu.product import share
-from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, njit, splat, store
 from gatedrnn.sequence.backends.cpu.tiling import thread, threads
 
 
-def draw(N, R, blocks, seed, starts, chance, out):
+def draw(call):
     """out[n, starts[2k] … starts[2k + 1] − 1]: scale · logit(u / p) where u < p, else 0; u uniform; chance: p, 1 / p, scale."""
-    q, parts = thread(), threads()
-    for n in range(share(N, q, parts), share(N, q + 1, parts)):
-        for k in range(blocks):
-            draw_block(
-                n * blocks + k, out + (n * R + starts[2 * k]), starts[2 * k + 1] - starts[2 * k], seed, chance, 0
-            )
+    q, parts, starts = thread(), threads(), call.starts
+    for n in range(share(call.N, q, parts), share(call.N, q + 1, parts)):
+        for k in range(call.blocks):
+            row, width = call.out + (n * call.R + starts[2 * k]), starts[2 * k + 1] - starts[2 * k]
+            draw_block(n * call.blocks + k, row, width, call.seed, call.chance, 0)
 
 
 @njit

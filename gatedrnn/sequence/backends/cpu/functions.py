@@ -5,8 +5,7 @@ float32: polynomial and rational forms, relative error ≤ 3e-7 where the result
 
 from typing import Any
 
-from numba import njit, types
-from numba.extending import overload
+from numba import types
 
 from gatedrnn.sequence.backends.cpu.lanewise import (
     absolute,
@@ -25,14 +24,14 @@ from gatedrnn.sequence.backends.cpu.lanewise import (
     significand,
     tanh64,
 )
-from gatedrnn.sequence.backends.cpu.simd import Vec
+from gatedrnn.sequence.backends.cpu.simd import Vec, njit, overload
 
 
 def exp(x: Any) -> Any:
     """eˣ; in float32 0 for x < −87.3, infinite for x > 88.7."""
 
 
-@overload(exp, strict=False)
+@overload(exp)
 def _exp(x: Any) -> Any:
     if not isinstance(x, Vec):
         return None
@@ -61,7 +60,7 @@ def log(x: Any) -> Any:
     """log x of normal x > 0."""
 
 
-@overload(log, strict=False)
+@overload(log)
 def _log(x: Any) -> Any:
     if not isinstance(x, Vec):
         return None
@@ -91,7 +90,7 @@ def tanh(x: Any) -> Any:
     """tanh x."""
 
 
-@overload(tanh, strict=False)
+@overload(tanh)
 def _tanh(x: Any) -> Any:
     if not isinstance(x, Vec):
         return None

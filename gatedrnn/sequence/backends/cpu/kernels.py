@@ -1,25 +1,15 @@
 """Which loop a cell runs on: its rows, its columns of gates, and the compiled entry points."""
 
 import array
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from gatedrnn.sequence.backends.cpu import build, team
+from gatedrnn.sequence.backends.cpu import build, records, team
 from gatedrnn.sequence.backends.cpu.once import once
 from gatedrnn.sequence.backends.cpu.target import Target
-
-_PACKED = ("PW", "PU", "QW", "QU", "P", "shared", "left")  # in the precision of the products
-_POINTERS_TO_INT = ("offsets", "prev", "starts", "targets")
-_INTEGERS = (
-    "T", "B", "D", "H", "K", "C", "N", "R", "V", "reverse", "columns_x", "first_1", "columns_1", "columns_2",
-    "columns", "shift", "ldg", "panel", "tall", "direct_w", "direct_u", "two_biases", "noisy", "scaled", "cells",
-    "carries", "need_dx", "need_dw", "need_du", "parts", "differentiate", "blocks", "seed", "grad_h_stride",
-    "grad_g_stride", "extra_size", "scratch_size", "left_size",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,27 +52,6 @@ def _loop(kernel: str, direction: str) -> Callable[..., None]:
     return loops.forward_loop(*both) if direction == "forward" else loops.backward_loop(*both)
 
 
-_NAMES = {
-    "products": (
-        "T B D H columns ldg panel tall parts prev x PW PU QW QU G out h0 dh dx dW dU db shared scratch scratch_size "
-        "left left_size"
-    ),
-    "linear": "N K columns ldg panel tall x PW bias G scratch scratch_size left left_size",
-    "cross_entropy": "N V differentiate logits bias targets weights losses sums",
-    "draw": "N R blocks seed starts chance out",
-    "forward": (
-        "T D H K C reverse columns_x first_1 columns_1 columns_2 columns shift ldg panel tall direct_w direct_u "
-        "noisy blocks seed scaled cells offsets prev x W U PW PU scale bias bias_h two_biases noise starts chance extra G out "
-        "cs h0 c0 hn cn scratch scratch_size left left_size"
-    ),
-    "backward": (
-        "T D H K C reverse columns_x first_1 columns_1 columns_2 shift ldg panel tall cells carries need_dx need_dw "
-        "need_du scaled offsets prev x W U P scale extra G out cs h0 c0 grad_h grad_h_stride grad_g grad_g_stride dh dc "
-        "dG dx dW dU db_x db_h d_extra extra_size shared scratch scratch_size left left_size"
-    ),
-}
-
-
 @once
 def kernel(name: str, direction: str, target: Target, kind: str) -> Kernel:
     """The loop `direction` of cell kernel `name`, compiled now, or loaded from the cache.
@@ -101,7 +70,7 @@ def kernel(name: str, direction: str, target: Target, kind: str) -> Kernel:
             return _compiled(name, direction, target, kind)
 
     code = build.cached(f"{_short(name)}-{direction}-{kind}", target, make)
-    return Kernel(build.load(code, "entry", target), tuple(_NAMES[direction].split()))
+    return Kernel(build.load(code, "entry", target), records.names(direction))
 
 
 def _short(name: str) -> str:
@@ -117,18 +86,24 @@ def _compiled(name: str, direction: str, target: Target, kind: str) -> bytes:
     from gatedrnn.sequence.backends.cpu.simd import Ptr
     from gatedrnn.sequence.backends.cpu.tiles import tile_module
 
-    function = _loop(name, direction)
-    names = list(inspect.signature(function).parameters)
-    if names != _NAMES[direction].split():  # which is what later processes call it with
-        raise TypeError(f"{direction}: its loop takes {' '.join(names)}, called with {_NAMES[direction]}")
     real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
     small = {"bf16": types.uint32, "split": types.int32, "small": types.uint8}
     packed = Ptr(small[kind], target.lanes) if kind in small else real
+    known = {"int": types.intp, "index": Ptr(types.int64, 1), "real": real, "packed": packed}
+    kinds = [known[each] for each in records.kinds(direction)]
+    entry = _entry(_loop(name, direction), direction)
+    return build.compile_entry(entry, kinds, target, tile_module(target, "f32" if kind == "small" else kind))
 
-    def of(argument: str) -> Any:
-        if argument in _INTEGERS:
-            return types.intp
-        return Ptr(types.int64, 1) if argument in _POINTERS_TO_INT else packed if argument in _PACKED else real
 
-    kinds = [of(argument) for argument in names]
-    return build.compile_entry(function, kinds, target, tile_module(target, "f32" if kind == "small" else kind))
+def _entry(loop: Callable[..., None], direction: str) -> Callable[..., None]:
+    """A function of all that the loop is called with, which gives it its records."""
+
+    from gatedrnn.sequence.backends.cpu.simd import njit
+
+    given = records.LOOPS[direction]
+    space: dict[str, Any] = (
+        {"__name__": __name__} | {f"_{k}": record.made for k, record in enumerate(given)} | {"loop": njit(loop)}
+    )
+    passed = ", ".join(f"_{k}({', '.join(record.made._fields)})" for k, record in enumerate(given))
+    exec(f"def entry({', '.join(records.names(direction))}):\n    loop({passed})\n", space)
+    return space["entry"]

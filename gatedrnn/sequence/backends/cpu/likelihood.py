@@ -10,11 +10,12 @@ from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
 from gatedrnn.sequence.backends.cpu.tiling import thread, threads
 
 
-def cross_entropy(N, V, differentiate, logits, bias, targets, weights, losses, sums):
+def cross_entropy(call):
     """losses[n] = −log softmax(logits + bias)[target]; then logits = weight · (softmax − one-hot), summed into a row a thread."""
+    N, V, logits, bias, targets, weights = call.N, call.V, call.logits, call.bias, call.targets, call.weights
     W = lanes(logits)
     q, parts = thread(), threads()
-    own = sums + q * V
+    own = call.sums + q * V
     for n in range(share(N, q, parts), share(N, q + 1, parts)):
         z, t = logits + n * V, targets[n]
         chosen = z[t] + bias[t]
@@ -37,8 +38,8 @@ def cross_entropy(N, V, differentiate, logits, bias, targets, weights, losses, s
             for k in range(j, V):
                 whole += z[k]
         unless_nan = whole - whole  # 0; NaN if a logit is NaN or +∞, which `log` does not pass on
-        store(losses + n, log(splat(z, whole)) + splat(z, peak - chosen + unless_nan), 1)
-        if differentiate:
+        store(call.losses + n, log(splat(z, whole)) + splat(z, peak - chosen + unless_nan), 1)
+        if call.differentiate:
             scale = splat(z, weights[n]) / splat(z, whole)
             for j in range(0, V, W):
                 m = min(W, V - j)

@@ -3,20 +3,13 @@
 Tokens are packed: step t has the rows offsets[t] … offsets[t + 1] − 1, longest sequence first, so that a step's live sequences
 are the first ones of the batch. prev[n] is the token before token n in its sequence, or −1 − b where that is the initial state.
 Threads share a product by panels of its right factor and the pointwise part by rows of the batch; barriers lie between.
+All that a loop is called with, and its shapes: `records`.
 Dimensions: T steps, B batch, N tokens, D input, H hidden; G columns of a row of gates (rows `ldg` apart).
-
-    columns_x  from column 0: what W x (and noise, and bias) is written to
-    columns_1  from column first_1: U h' is added
-    columns_2  after those: U₂ l is added, l what the cell's first half leaves for a product inside the step, else 0
-    cells      rows of H that a token keeps beside h, side by side in cs: further states, then l
-    two_biases whether bias and bias_h are b_ih and b_hh by row, else bias is their sum by column
-    shift      column n belongs to row n + shift of W, the last ones to the first rows
 """
 
 from typing import Any
 
-from numba import njit, types
-from numba.extending import overload
+from numba import types
 
 from gatedrnn.sequence.backends.cpu.direct import multiply_direct
 from gatedrnn.sequence.backends.cpu.drawing import draw_block
@@ -31,9 +24,10 @@ from gatedrnn.sequence.backends.cpu.product import (
     rows_at_once,
     share,
 )
-from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
-from gatedrnn.sequence.backends.cpu.sizes import LINE, REGISTERS, TOKENS
-from gatedrnn.sequence.backends.cpu.tiling import barrier, fetch_to_read, fetch_to_write, keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.records import Matrix, Panels, Past, Plain
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, njit, overload, splat, store
+from gatedrnn.sequence.backends.cpu.sizes import LINE, TOKENS
+from gatedrnn.sequence.backends.cpu.tiling import barrier, begin, fetch_to_read, fetch_to_write, finish
 from gatedrnn.sequence.backends.cpu.widening import pairs
 
 
@@ -84,102 +78,129 @@ def _scale_rows(A, scale, rows, columns, lda):
             store(a, load(a, n) * load(scale + j, n), n)
 
 
+@njit
+def _pack_forward(size, weights, work):
+    """Panels of W and U, this thread's share, where they are not read as they lie."""
+    q, parts, D, H, scale = work.q, work.parts, size.D, size.H, weights.scale
+    n1, n2 = size.columns_1, size.columns_2
+    px, p1, p2 = ceil_div(size.columns_x, work.panel), ceil_div(n1, work.panel), ceil_div(n2, work.panel)
+    if not weights.direct_w:
+        f, e = share(px, q, parts), share(px, q + 1, parts)
+        pack_transposed(weights.W, D, D, size.columns_x, size.shift, scale, size.scaled, weights.PW, work.panel, f, e)
+    if not weights.direct_u:
+        f, e = share(p1, q, parts), share(p1, q + 1, parts)
+        pack_transposed(weights.U, H, H, n1, 0, scale + size.first_1, size.scaled, weights.PU, work.panel, f, e)
+        f, e, U2 = share(p2, q, parts), share(p2, q + 1, parts), weights.U + n1 * H
+        to, scale_2 = beyond(weights.PU, p1, depth(weights.PU, H), work.panel), scale + (size.first_1 + n1)
+        pack_transposed(U2, H, H, n2, 0, scale_2, size.scaled, to, work.panel, f, e)
+
+
+@njit
+def _added_before(size, weights, given, g, n):
+    """Biases, and noise, in the gates of token n."""
+    if weights.two_biases:
+        apart = size.columns_x - size.shift
+        _copy(weights.bias + size.shift, g, apart)
+        _copy(weights.bias, g + apart, size.shift)
+        _clear(g + size.columns_x, size.columns - size.columns_x)
+        _add(weights.bias_h, g + size.first_1, size.columns_1 + size.columns_2)
+    else:
+        _copy(weights.bias, g, size.columns)
+    if given.noisy:
+        _add(given.noise + n * size.columns_x, g, size.columns_x)
+    starts = given.starts
+    for k in range(given.blocks):
+        row, width = g + starts[2 * k], starts[2 * k + 1] - starts[2 * k]
+        draw_block(n * given.blocks + k, row, width, given.seed, given.chance, 1)
+
+
+@njit
+def _inputs(size, tokens, weights, given, made, work):
+    """W x + b and noise of all tokens."""
+    q, parts, D, N = work.q, work.parts, size.D, tokens.offsets[size.T]
+    most = rows_at_once(work.tall)
+    across = ceil_div(size.columns_x, work.panel)
+    first, last = share(across, q, parts), share(across, q + 1, parts)
+    for m0 in range(0, N, most):
+        m = min(most, N - m0)
+        for n in range(m0 + share(m, q, parts), m0 + share(m, q + 1, parts)):
+            _added_before(size, weights, given, made.G + n * size.ldg, n)
+        barrier()
+        x, g = Matrix(given.x + m0 * D, D), Matrix(made.G + m0 * size.ldg, size.ldg)
+        if weights.direct_w:
+            plain = Plain(weights.W, D, size.columns_x, size.shift, weights.scale, size.scaled)
+            multiply_direct(x, m, plain, g, 0, work)
+        else:
+            multiply(x, m, Panels(weights.PW, D, size.columns_x), g, first, last, 1, work)
+    barrier()
+
+
+@njit
+def _recurrent(h, m, first, columns, size, weights, made, g, back, work):
+    """Add to `columns` of m gates' rows at g, from U's row `first` on, its product with m rows at h; back: from the last ones."""
+    H = size.H
+    if weights.direct_u:  # there and back: what was used last is in cache
+        scale = weights.scale + (size.first_1 + first)
+        plain = Plain(weights.U + first * H, H, columns, 0, scale, size.scaled)
+        multiply_direct(h, m, plain, Matrix(g, size.ldg), back, work)
+    else:
+        before, across = ceil_div(first, work.panel), ceil_div(columns, work.panel)
+        f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+        a, z = (e, f) if back else (f, e)
+        panels = beyond(weights.PU, before, depth(weights.PU, H), work.panel) if first else weights.PU
+        multiply(h, m, Panels(panels, H, columns), Matrix(g, size.ldg), a, z, 1, work)
+
+
+def _forward_rows(row):
+    """`row` for tokens begin … end − 1."""
+
+    @njit
+    def rows(size, tokens, weights, given, made, work, begin, end):
+        H, kept = size.H, size.cells * size.H
+        for n in range(begin, end):
+            h_prev, c_prev = _row(made.out, given.h0, n, tokens.prev, H), _row(made.cs, given.c0, n, tokens.prev, kept)
+            g, c, h = made.G + n * size.ldg, made.cs + n * kept, made.out + n * H
+            row(g, h_prev, c_prev, c, h, weights.extra, work.row, H, size.K, size.C)
+
+    return rows
+
+
 def forward_loop(row, second_row):
     """The forward pass of a cell whose step is `row`, then, where columns_2 > 0, `second_row`."""
+    first_half, second_half = _forward_rows(row), _forward_rows(second_row)
 
-    def forward(
-        T, D, H, K, C, reverse, columns_x, first_1, columns_1, columns_2, columns, shift, ldg, panel, tall, direct_w,
-        direct_u, noisy, blocks, seed, scaled, cells, offsets, prev, x, W, U, PW, PU, scale, bias, bias_h, two_biases, noise,
-        starts, chance, extra, G, out, cs, h0, c0, hn, cn, scratch, scratch_size, left, left_size,
-    ):  # fmt: skip
-        q, parts, L = thread(), threads(), cells * H
-        registers = scratch + q * scratch_size
-        edge = registers + REGISTERS
-        keep(registers)
-        work = edge + tall * panel
-        px, p1, p2 = ceil_div(columns_x, panel), ceil_div(columns_1, panel), ceil_div(columns_2, panel)
-        PU2 = beyond(PU, p1, depth(PU, H), panel)
-        own = left + q * left_size
-        first, last = share(px, q, parts), share(px, q + 1, parts)
-        f1, l1 = share(p1, q, parts), share(p1, q + 1, parts)
-        f2, l2 = share(p2, q, parts), share(p2, q + 1, parts)
-        s1, s2 = scale + first_1, scale + (first_1 + columns_1)
-        if not direct_w:
-            pack_transposed(W, D, D, columns_x, shift, scale, scaled, PW, panel, first, last)
-        if not direct_u:
-            pack_transposed(U, H, H, columns_1, 0, s1, scaled, PU, panel, f1, l1)
-            pack_transposed(U + columns_1 * H, H, H, columns_2, 0, s2, scaled, PU2, panel, f2, l2)
-        tokens = offsets[T]
-        most = rows_at_once(tall)
-        for m0 in range(0, tokens, most):
-            m = min(most, tokens - m0)
-            for n in range(m0 + share(m, q, parts), m0 + share(m, q + 1, parts)):
-                g = G + n * ldg
-                if two_biases:
-                    _copy(bias + shift, g, columns_x - shift)
-                    _copy(bias, g + (columns_x - shift), shift)
-                    _clear(g + columns_x, columns - columns_x)
-                    _add(bias_h, g + first_1, columns_1 + columns_2)
-                else:
-                    _copy(bias, g, columns)
-                if noisy:
-                    _add(noise + n * columns_x, g, columns_x)
-                for k in range(blocks):
-                    draw_block(n * blocks + k, g + starts[2 * k], starts[2 * k + 1] - starts[2 * k], seed, chance, 1)
-            barrier()
-            if direct_w:
-                multiply_direct(x + m0 * D, D, m, W, D, columns_x, shift, scale, scaled, G + m0 * ldg, ldg, q, parts, 0)
-            else:
-                multiply(x + m0 * D, D, m, PW, D, G + m0 * ldg, ldg, columns_x, panel, tall, first, last, 1, edge, own)
-        barrier()
-        before = 0  # rows of the step before
-        start_before = 0
+    def forward(size, tokens, scratch, weights, given, made):
+        work = begin(scratch)
+        T, H, kept, offsets, n1 = size.T, size.H, size.cells * size.H, tokens.offsets, size.columns_1
+        _pack_forward(size, weights, work)
+        _inputs(size, tokens, weights, given, made, work)
+        before, start_before = 0, 0  # rows of the step before
         for s in range(T):
-            t = T - 1 - s if reverse else s
+            t = T - 1 - s if size.reverse else s
             start, m = offsets[t], offsets[t + 1] - offsets[t]
-            old = min(before, m)
-            g, h, back = G + (start * ldg + first_1), out + start_before * H, s % 2
-            if direct_u:  # there and back: what was used last is in cache
-                multiply_direct(h, H, old, U, H, columns_1, 0, s1, scaled, g, ldg, q, parts, back)
-                multiply_direct(
-                    h0 + old * H, H, m - old, U, H, columns_1, 0, s1, scaled, g + old * ldg, ldg, q, parts, back
-                )
-            else:
-                a, z = (l1, f1) if back else (f1, l1)
-                multiply(h, H, old, PU, H, g, ldg, columns_1, panel, tall, a, z, 1, edge, own)
-                multiply(
-                    h0 + old * H, H, m - old, PU, H, g + old * ldg, ldg, columns_1, panel, tall, a, z, 1, edge, own
-                )
+            old, back = min(before, m), s % 2
+            g = made.G + (start * size.ldg + size.first_1)
+            h, new = Matrix(made.out + start_before * H, H), Matrix(given.h0 + old * H, H)
+            _recurrent(h, old, 0, n1, size, weights, made, g, back, work)
+            _recurrent(new, m - old, 0, n1, size, weights, made, g + old * size.ldg, back, work)
             barrier()
-            b0, b1 = share(m, q, parts), share(m, q + 1, parts)
-            for n in range(start + b0, start + b1):
-                h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, L)
-                row(G + n * ldg, h_prev, c_prev, cs + n * L, out + n * H, extra, work, H, K, C)
-            if columns_2:
+            b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
+            first_half(size, tokens, weights, given, made, work, start + b0, start + b1)
+            if size.columns_2:
                 barrier()
-                left_factor = cs + (start * L + (L - H))
-                if direct_u:
-                    U2 = U + columns_1 * H
-                    multiply_direct(
-                        left_factor, L, m, U2, H, columns_2, 0, s2, scaled, g + columns_1, ldg, q, parts, back
-                    )
-                else:
-                    multiply(
-                        left_factor, L, m, PU2, H, g + columns_1, ldg, columns_2, panel, tall, f2, l2, 1, edge, own
-                    )
+                left = Matrix(made.cs + (start * kept + (kept - H)), kept)
+                _recurrent(left, m, n1, size.columns_2, size, weights, made, g + n1, back, work)
                 barrier()
-                for n in range(start + b0, start + b1):
-                    h_prev, c_prev = _row(out, h0, n, prev, H), _row(cs, c0, n, prev, L)
-                    second_row(G + n * ldg, h_prev, c_prev, cs + n * L, out + n * H, extra, work, H, K, C)
-            after = 0 if reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
+                second_half(size, tokens, weights, given, made, work, start + b0, start + b1)
+            after = 0 if size.reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
             for b in range(b0, b1):
-                if t == 0 if reverse else b >= after:
-                    _copy(out + (start + b) * H, hn + b * H, H)
-                    if cells:
-                        _copy(cs + (start + b) * L, cn + b * L, L)
+                if t == 0 if size.reverse else b >= after:
+                    _copy(made.out + (start + b) * H, made.hn + b * H, H)
+                    if kept:
+                        _copy(made.cs + (start + b) * kept, made.cn + b * kept, kept)
             before, start_before = m, start
             barrier()
-        restore(registers)
+        finish(work)
 
     return forward
 
@@ -188,7 +209,7 @@ def _pack_states(states: Any, first: Any, prev: Any, K: Any, N: Any, P: Any, pan
     """Panels begin … end − 1 of the [K, N] matrix of the states before K tokens."""
 
 
-@overload(_pack_states, strict=False)
+@overload(_pack_states)
 def _pack_states_impl(states, first, prev, K, N, P, panel, begin, end):
     def reals(states, first, prev, K, N, P, panel, begin, end):
         for k in range(K):
@@ -211,13 +232,15 @@ def _pack_states_impl(states, first, prev, K, N, P, panel, begin, end):
 
 
 @njit
-def weight_gradient(
-    A, ldg, M, tokens, B, ldb, first, prev, shifted, D, C, sums, packed, panel, tall, strips, edge, q, parts
-):
-    """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns; `shifted`: B's row is the state before the token; ldb D."""
+def weight_gradient(A, M, tokens, right, shifted, C, sums, packed, work):
+    """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns.
+
+    A, C: `Matrix`, D is C's ld; right: B as `Past`, whose row is the state before the token where `shifted`; packed: room.
+    """
+    D, panel, tall = C.ld, work.panel, work.tall
     bands, panels, blocks = ceil_div(M, tall), ceil_div(D, panel), ceil_div(tokens, TOKENS)
-    s0, s1 = share(bands, q, parts), share(bands, q + 1, parts)
-    p0, p1 = share(panels, q, parts), share(panels, q + 1, parts)
+    s0, s1 = share(bands, work.q, work.parts), share(bands, work.q + 1, work.parts)
+    p0, p1 = share(panels, work.q, work.parts), share(panels, work.q + 1, work.parts)
     for m in range(s0 * tall, min(M, s1 * tall)):
         sums[m] = 0.0
     for block in range(blocks):
@@ -225,91 +248,107 @@ def weight_gradient(
         k = k1 - k0
         barrier()
         if shifted:
-            _pack_states(B, first, prev + k0, k, D, packed, panel, p0, p1)
+            _pack_states(right.at, right.first, right.prev + k0, k, D, packed, panel, p0, p1)
         else:
-            pack(B + k0 * ldb, ldb, k, D, 0, packed, depth(packed, k), panel, p0, p1)
+            pack(right.at + k0 * right.ld, right.ld, k, D, 0, packed, depth(packed, k), panel, p0, p1)
         barrier()
-        add = 1 if block else 0
-        multiply_transposed(A + k0 * ldg, ldg, M, packed, k, C, D, D, panel, tall, s0, s1, add, strips, sums, edge)
+        add, here = 1 if block else 0, Matrix(A.at + k0 * A.ld, A.ld)
+        multiply_transposed(here, M, Panels(packed, k, D), C, s0, s1, add, sums, work)
+
+
+@njit
+def _pack_backward(size, kept, work):
+    """Panels of U as it lies, which is the transposed of its product: this thread's share."""
+    H, n1, n2, P, panel = size.H, size.columns_1, size.columns_2, kept.P, work.panel
+    across = ceil_div(H, panel)
+    f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+    pack(kept.U, H, n1, H, 0, P, depth(P, n1), panel, f, e)
+    if n2:
+        pack(kept.U + n1 * H, H, n2, H, 0, P + across * panel * depth(P, n1), depth(P, n2), panel, f, e)
+
+
+@njit
+def _through(columns, P, size, made, g, m, C, add, back, work):
+    """C[m, H] (+)= gradients of `columns` of m gates' rows at g · panels P of U."""
+    across = ceil_div(size.H, work.panel)
+    f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+    a, z = (e, f) if back else (f, e)
+    multiply(Matrix(g, size.ldg), m, Panels(P, columns, size.H), C, a, z, add, work)
+
+
+def _backward_rows(row):
+    """`row`, a step's derivative, for rows begin … end − 1 of the batch at a step whose tokens start at `start`."""
+
+    @njit
+    def rows(size, tokens, kept, given, made, work, start, begin, end, fetch):
+        H, beside, ldg, prev = size.H, size.cells * size.H, size.ldg, tokens.prev
+        own_extra = made.d_extra + work.q * made.extra_size
+        for b in range(begin, end):
+            n = start + b
+            if fetch and b + 1 < end:
+                _fetch_row(kept.G + (n + 1) * ldg, made.dG + (n + 1) * ldg, ldg)
+            row(
+                kept.G + n * ldg, _row(kept.out, kept.h0, n, prev, H), _row(kept.cs, kept.c0, n, prev, beside),
+                kept.cs + n * beside, given.grad_h + n * given.grad_h_stride, given.grad_g + n * given.grad_g_stride,
+                made.dh + b * H, made.dc + b * beside, made.dG + n * ldg, kept.extra, own_extra, work.row, H, size.K, size.C,
+            )  # fmt: skip
+
+    return rows
+
+
+@njit
+def _gradients(size, tokens, kept, made, work):
+    """Gradients of U, W and x."""
+    N, D, H, beside, ldg = tokens.offsets[size.T], size.D, size.H, size.cells * size.H, size.ldg
+    n1, own = size.columns_1, made.dG + size.first_1
+    if made.need_du:
+        h = Past(kept.out, H, kept.h0, tokens.prev)
+        weight_gradient(Matrix(own, ldg), n1, N, h, 1, Matrix(made.dU, H), made.db_h, made.shared, work)
+    if made.need_dw:
+        x = Past(kept.x, D, kept.x, tokens.prev)
+        weight_gradient(Matrix(made.dG, ldg), size.columns_x, N, x, 0, Matrix(made.dW, D), made.db_x, made.shared, work)
+    if size.columns_2 and made.need_du:
+        left, dU = Past(kept.cs + (beside - H), beside, kept.cs, tokens.prev), Matrix(made.dU + n1 * H, H)
+        weight_gradient(Matrix(own + n1, ldg), size.columns_2, N, left, 0, dU, made.db_h + n1, made.shared, work)
+    if made.need_dx:
+        across, P = ceil_div(D, work.panel), kept.P
+        f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+        barrier()
+        pack(kept.W, D, size.columns_x, D, size.shift, P, depth(P, size.columns_x), work.panel, f, e)
+        multiply(Matrix(made.dG, ldg), N, Panels(P, size.columns_x, D), Matrix(made.dx, D), f, e, 0, work)
 
 
 def backward_loop(row, second_row):
     """The backward pass of a cell whose step's derivative is `row`, then, where columns_2 > 0, `second_row`."""
+    last_half, first_half = _backward_rows(row), _backward_rows(second_row)
 
-    def backward(
-        T, D, H, K, C, reverse, columns_x, first_1, columns_1, columns_2, shift, ldg, panel, tall, cells, carries, need_dx,
-        need_dw, need_du, scaled, offsets, prev, x, W, U, P, scale, extra, G, out, cs, h0, c0, grad_h, grad_h_stride, grad_g,
-        grad_g_stride, dh, dc, dG, dx, dW, dU, db_x, db_h, d_extra, extra_size, shared, scratch, scratch_size, left,
-        left_size,
-    ):  # fmt: skip
-        q, parts, L = thread(), threads(), cells * H
-        registers = scratch + q * scratch_size
-        edge = registers + REGISTERS
-        keep(registers)
-        work = edge + tall * panel
-        own_extra = d_extra + q * extra_size
-        columns = max(columns_x, first_1 + columns_1 + columns_2)
-        ph = ceil_div(H, panel)
-        deep_1, deep_2 = depth(P, columns_1), depth(P, columns_2)
-        P2 = P + ph * panel * deep_1
-        own = left + q * left_size
-        f, e = share(ph, q, parts), share(ph, q + 1, parts)
-        pack(U, H, columns_1, H, 0, P, deep_1, panel, f, e)
-        if columns_2:
-            pack(U + columns_1 * H, H, columns_2, H, 0, P2, deep_2, panel, f, e)
+    def backward(size, tokens, scratch, kept, given, made):
+        work = begin(scratch)
+        T, H, beside, ldg, offsets = size.T, size.H, size.cells * size.H, size.ldg, tokens.offsets
+        n1, n2, scaled = size.columns_1, size.columns_2, size.scaled
+        P2 = kept.P + ceil_div(H, work.panel) * work.panel * depth(kept.P, n1)
+        _pack_backward(size, kept, work)
         for s in range(T):
-            t = s if reverse else T - 1 - s
+            t = s if size.reverse else T - 1 - s
             start, m = offsets[t], offsets[t + 1] - offsets[t]
-            b0, b1 = share(m, q, parts), share(m, q + 1, parts)
-            for b in range(b0, b1):
-                n = start + b
-                if b + 1 < b1:
-                    _fetch_row(G + (n + 1) * ldg, dG + (n + 1) * ldg, ldg)
-                row(
-                    G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, L), cs + n * L,
-                    grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * L, dG + n * ldg,
-                    extra, own_extra, work, H, K, C,
-                )  # fmt: skip
-            if scaled and not columns_2:
-                _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
+            b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
+            last_half(size, tokens, kept, given, made, work, start, b0, b1, 1)
+            own = made.dG + (start + b0) * ldg
+            if scaled and not n2:
+                _scale_rows(own, kept.scale, b1 - b0, size.columns, ldg)
             barrier()
-            g = dG + (start * ldg + first_1)
-            if columns_2:
-                multiply(g + columns_1, ldg, m, P2, columns_2, dc + (L - H), L, H, panel, tall, f, e, 0, edge, own)
+            g = made.dG + (start * ldg + size.first_1)
+            if n2:
+                left = Matrix(made.dc + (beside - H), beside)
+                _through(n2, P2, size, made, g + n1, m, left, 0, 0, work)
                 barrier()
-                for b in range(b0, b1):
-                    n = start + b
-                    second_row(
-                        G + n * ldg, _row(out, h0, n, prev, H), _row(cs, c0, n, prev, L), cs + n * L,
-                        grad_h + n * grad_h_stride, grad_g + n * grad_g_stride, dh + b * H, dc + b * L, dG + n * ldg,
-                        extra, own_extra, work, H, K, C,
-                    )  # fmt: skip
+                first_half(size, tokens, kept, given, made, work, start, b0, b1, 0)
                 if scaled:
-                    _scale_rows(dG + (start + b0) * ldg, scale, b1 - b0, columns, ldg)
+                    _scale_rows(own, kept.scale, b1 - b0, size.columns, ldg)
                 barrier()
-            a, z = (e, f) if s % 2 else (f, e)
-            multiply(g, ldg, m, P, columns_1, dh, H, H, panel, tall, a, z, carries, edge, own)
+            _through(n1, kept.P, size, made, g, m, Matrix(made.dh, H), size.carries, s % 2, work)
             barrier()
-        tokens = offsets[T]
-        if need_du:
-            weight_gradient(
-                dG + first_1, ldg, columns_1, tokens, out, H, h0, prev, 1, H, dU, db_h, shared, panel, tall, own, edge, q, parts,
-            )  # fmt: skip
-        if need_dw:
-            weight_gradient(
-                dG, ldg, columns_x, tokens, x, D, x, prev, 0, D, dW, db_x, shared, panel, tall, own, edge, q, parts
-            )
-        if columns_2 and need_du:
-            weight_gradient(
-                dG + (first_1 + columns_1), ldg, columns_2, tokens, cs + (L - H), L, cs, prev, 0, H, dU + columns_1 * H,
-                db_h + columns_1, shared, panel, tall, own, edge, q, parts,
-            )  # fmt: skip
-        if need_dx:
-            pd = ceil_div(D, panel)
-            f, e = share(pd, q, parts), share(pd, q + 1, parts)
-            barrier()
-            pack(W, D, columns_x, D, shift, P, depth(P, columns_x), panel, f, e)
-            multiply(dG, ldg, tokens, P, columns_x, dx, D, D, panel, tall, f, e, 0, edge, own)
-        restore(registers)
+        _gradients(size, tokens, kept, made, work)
+        finish(work)
 
     return backward

@@ -13,11 +13,11 @@ Dimensions: M rows, N columns, K inner; ld… the distance between rows.
 
 from typing import Any
 
-from numba import njit, types
-from numba.extending import overload
+from numba import types
 
 from gatedrnn.sequence.backends.cpu import sizes
-from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
+from gatedrnn.sequence.backends.cpu.records import Matrix, Panels
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, njit, overload, store
 from gatedrnn.sequence.backends.cpu.sizes import GRAIN, M_BLOCK
 from gatedrnn.sequence.backends.cpu.tiling import configure, strip, tile, transpose
 from gatedrnn.sequence.backends.cpu.widening import adjacent, pairs
@@ -53,7 +53,7 @@ def depth(P: Any, K: Any) -> Any:
     """Rows of a panel of a matrix with K rows."""
 
 
-@overload(depth, strict=False)
+@overload(depth)
 def _depth(P, K):
     if _reals(P) or _small(P):
         return lambda P, K: K
@@ -65,7 +65,7 @@ def beyond(P: Any, panels: Any, depth: Any, panel: Any) -> Any:
     """Where another matrix's panels begin that were packed after so many of P."""
 
 
-@overload(beyond, strict=False)
+@overload(beyond)
 def _beyond(P, panels, depth, panel):
     if _small(P):
         from gatedrnn.sequence.backends.cpu.widening import as_counts
@@ -78,7 +78,7 @@ def pack(A: Any, ld: Any, K: Any, N: Any, shift: Any, P: Any, rows: Any, panel: 
     """Panels first … last − 1 of the [K, N] matrix at A, rows ld apart, row `shift` first, into panels of `rows` rows."""
 
 
-@overload(pack, strict=False)
+@overload(pack)
 def _pack(A, ld, K, N, shift, P, rows, panel, first, last):
     def reals(A, ld, K, N, shift, P, rows, panel, first, last):
         W = lanes(A)
@@ -116,7 +116,7 @@ def pack_transposed(
     """
 
 
-@overload(pack_transposed, strict=False)
+@overload(pack_transposed)
 def _pack_transposed(A, ld, K, N, shift, scale, scaled, P, panel, first, last):
     def reals(A, ld, K, N, shift, scale, scaled, P, panel, first, last):
         W = lanes(A)
@@ -167,61 +167,67 @@ def _pack_transposed(A, ld, K, N, shift, scale, scaled, P, panel, first, last):
     return reals if _reals(P) else halves
 
 
-def multiply(
-    A: Any, lda: Any, M: Any, P: Any, K: Any, C: Any, ldc: Any, N: Any, panel: Any, tall: Any, first: Any, last: Any,
-    add: Any, edge: Any, left: Any,
-) -> None:  # fmt: skip
-    """C[M, N] (+)= A[M, K] · P for panels first … last − 1; downwards, first − 1 … last, where first > last.
+def multiply(A: Any, M: Any, right: Any, C: Any, first: Any, last: Any, add: Any, work: Any) -> None:
+    """C[M, N] (+)= A[M, K] · `right` for its panels first … last − 1; downwards, first − 1 … last, where first > last.
 
-    tall: rows of a full tile. edge: a tile of scratch. left: scratch for `rows_at_once` · depth of A in another precision.
+    A, C: `Matrix`; right: `Panels`; work: `Work`, whose `left` has room for `rows_at_once` · depth of A.
     """
 
 
-@overload(multiply, strict=False)
-def _multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, left):
-    def reals(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, left):
+def _packed_in(right: Any) -> Any:
+    """The type of a record's panels."""
+    return right.types[right.fields.index("at")]
+
+
+@overload(multiply)
+def _multiply(A, M, right, C, first, last, add, work):
+    def reals(A, M, right, C, first, last, add, work):
         for m in range(0, M, M_BLOCK):
             rows = min(M_BLOCK, M - m)
-            _tiles(A + m * lda, lda, rows, P, K, 1, C + m * ldc, ldc, N, panel, tall, first, last, add, edge)
+            _tiles(Matrix(A.at + m * A.ld, A.ld), rows, right, 1, Matrix(C.at + m * C.ld, C.ld), first, last, add, work)
 
-    def halves(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, left):
-        W = lanes(A)
-        deep, most = depth(P, K), rows_at_once(tall)
+    def halves(A, M, right, C, first, last, add, work):
+        W, left = lanes(A.at), work.left
+        deep, most = depth(right.at, right.K), rows_at_once(work.tall)
+        pairs_of = Panels(right.at, deep, right.N)
         for m in range(0, M, most):
             rows = min(most, M - m)
             for r in range(rows if first != last else 0):
-                a, to = A + (m + r) * lda, left + r * deep
+                a, to = A.at + (m + r) * A.ld, left + r * deep
                 for k in range(0, deep, W):
-                    rest = max(0, K - 2 * k)
+                    rest = max(0, right.K - 2 * k)
                     x = load(a + 2 * k, min(W, rest))
                     y = load(a + (2 * k + W), max(0, min(W, rest - W)))
                     store(to + k, adjacent(x, y), W)
-            _tiles(left, deep, rows, P, deep, GRAIN, C + m * ldc, ldc, N, panel, tall, first, last, add, edge)
+            c = Matrix(C.at + m * C.ld, C.ld)
+            _tiles(Matrix(left, deep), rows, pairs_of, GRAIN, c, first, last, add, work)
 
-    if _small(P):
+    if _small(_packed_in(right)):
         from gatedrnn.sequence.backends.cpu.small import multiply_pieces  # which is made of what stands here
 
-        def small(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, left):
-            multiply_pieces(A, lda, M, P, C, ldc, N, panel, tall, first, last, add, edge, left)
+        def small(A, M, right, C, first, last, add, work):
+            multiply_pieces(A, M, right, C, first, last, add, work)
 
         return small
-    if _split(P):
+    if _split(_packed_in(right)):
         from gatedrnn.sequence.backends.cpu.split import split_rows
 
-        def split(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, edge, left):
-            deep, most = depth(P, K), rows_at_once(tall)
+        def split(A, M, right, C, first, last, add, work):
+            deep, most = depth(right.at, right.K), rows_at_once(work.tall)
             for m in range(0, M if first != last else 0, most):
                 rows = min(most, M - m)
-                split_rows(A + m * lda, lda, rows, K, left, deep)
-                _tiles(left, deep, rows, P, deep, 2 * GRAIN, C + m * ldc, ldc, N, panel, tall, first, last, add, edge)
+                split_rows(A.at + m * A.ld, A.ld, rows, right.K, work.left, deep)
+                both, c = Panels(right.at, deep, right.N), Matrix(C.at + m * C.ld, C.ld)
+                _tiles(Matrix(work.left, deep), rows, both, 2 * GRAIN, c, first, last, add, work)
 
         return split
-    return reals if _reals(P) else halves
+    return reals if _reals(_packed_in(right)) else halves
 
 
 @njit
-def _tiles(A, lda, M, P, K, grain, C, ldc, N, panel, tall, first, last, add, edge):
+def _tiles(A, M, right, grain, C, first, last, add, work):
     """The product of M ≤ `rows_at_once` rows; blocks of K begin at multiples of `grain`, which divides K."""
+    K, N, panel, tall = right.K, right.N, work.panel, work.tall
     blocks, tiles, shape = ceil_div(K, depth_at_once(tall)), ceil_div(M, tall), 0
     for i in range(abs(last - first)):
         p = first + i if first < last else first - 1 - i
@@ -234,16 +240,16 @@ def _tiles(A, lda, M, P, K, grain, C, ldc, N, panel, tall, first, last, add, edg
                 if r1 - r0 != shape:
                     shape = r1 - r0
                     configure(shape)
-                a, b, c = A + (r0 * lda + k0), P + (p * K + k0) * panel, C + (r0 * ldc + n)
+                a, b, c = A.at + (r0 * A.ld + k0), right.at + (p * K + k0) * panel, C.at + (r0 * C.ld + n)
                 if n + panel <= N:
-                    tile(shape, a, lda, b, k1 - k0, c, ldc, more)
+                    tile(shape, a, A.ld, b, k1 - k0, c, C.ld, more)
                 else:
-                    tile(shape, a, lda, b, k1 - k0, edge, panel, 0)
-                    _copy_edge(edge, c, ldc, shape, N - n, panel, more)
+                    tile(shape, a, A.ld, b, k1 - k0, work.edge, panel, 0)
+                    copy_edge(work.edge, c, C.ld, shape, N - n, panel, more)
 
 
 @njit
-def _copy_edge(edge, C, ldc, rows, columns, panel, add):
+def copy_edge(edge, C, ldc, rows, columns, panel, add):
     """Copy or add the first columns of a scratch tile."""
     W = lanes(C)
     for i in range(rows):
@@ -256,44 +262,43 @@ def _copy_edge(edge, C, ldc, rows, columns, panel, add):
 
 
 def multiply_transposed(
-    A: Any, lda: Any, M: Any, P: Any, K: Any, C: Any, ldc: Any, N: Any, panel: Any, tall: Any, first: Any, last: Any,
-    add: Any, strips: Any, sums: Any, edge: Any,
-) -> None:  # fmt: skip
-    """C[m, :] (+)= Σ_k A[k, m] · P[k, :] for strips first … last − 1 of `tall` rows m; A is [K, M], P all panels of K rows.
+    A: Any, M: Any, right: Any, C: Any, first: Any, last: Any, add: Any, sums: Any, work: Any
+) -> None:
+    """C[m, :] (+)= Σ_k A[k, m] · right[k, :] for strips first … last − 1 of `tall` rows m; A is [K, M].
 
-    strips: scratch of `rows_at_once` · depth. sums: [M], to which Σ_k A[k, m] is added.
+    sums: [M], to which Σ_k A[k, m] is added. work: its `left` has room for `rows_at_once` · depth.
     """
 
 
-@overload(multiply_transposed, strict=False)
-def _multiply_transposed(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, strips, sums, edge):
-    def reals(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, strips, sums, edge):
+@overload(multiply_transposed)
+def _multiply_transposed(A, M, right, C, first, last, add, sums, work):
+    def reals(A, M, right, C, first, last, add, sums, work):
+        K, N, panel, tall, strips = right.K, right.N, work.panel, work.tall, work.left
         group = M_BLOCK // tall
         for s0 in range(first, last, group):
             s1 = min(last, s0 + group)
             for s in range(s0, s1):
                 columns = min(tall, M - s * tall)
-                _pack_strip(A + s * tall, lda, K, columns, tall, strips + (s - s0) * tall * K, sums + s * tall)
+                _pack_strip(A.at + s * tall, A.ld, K, columns, tall, strips + (s - s0) * tall * K, sums + s * tall)
             for n in range(0, N, panel):
                 for s in range(s0, s1):
                     rows = min(tall, M - s * tall)
-                    a, b, c = strips + (s - s0) * tall * K, P + n * K, C + (s * tall * ldc + n)
+                    a, b, c = strips + (s - s0) * tall * K, right.at + n * K, C.at + (s * tall * C.ld + n)
                     if n + panel <= N:
-                        strip(rows, a, b, K, c, ldc, add)
+                        strip(rows, a, b, K, c, C.ld, add)
                     else:
-                        strip(rows, a, b, K, edge, panel, 0)
-                        _copy_edge(edge, c, ldc, rows, N - n, panel, add)
+                        strip(rows, a, b, K, work.edge, panel, 0)
+                        copy_edge(work.edge, c, C.ld, rows, N - n, panel, add)
 
-    def halves(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, strips, sums, edge):
-        deep, most = depth(P, K), rows_at_once(tall)
+    def halves(A, M, right, C, first, last, add, sums, work):
+        deep, most, tall = depth(right.at, right.K), rows_at_once(work.tall), work.tall
         for m0 in range(first * tall, min(M, last * tall), most):
             rows = min(most, min(M, last * tall) - m0)
-            _transpose_pairs(A + m0, lda, K, rows, strips, deep, sums + m0)
-            _tiles(
-                strips, deep, rows, P, deep, GRAIN, C + m0 * ldc, ldc, N, panel, tall, 0, ceil_div(N, panel), add, edge
-            )
+            _transpose_pairs(A.at + m0, A.ld, right.K, rows, work.left, deep, sums + m0)
+            pairs_of, c = Panels(right.at, deep, right.N), Matrix(C.at + m0 * C.ld, C.ld)
+            _tiles(Matrix(work.left, deep), rows, pairs_of, GRAIN, c, 0, ceil_div(right.N, work.panel), add, work)
 
-    return reals if _reals(P) else halves
+    return reals if _reals(_packed_in(right)) else halves
 
 
 @njit

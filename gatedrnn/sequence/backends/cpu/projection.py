@@ -30,7 +30,7 @@ def linear(x: Tensor, weight: "CompressedWeight", bias: Tensor | None) -> Tensor
         threads,
         {
             "N": len(rows), "K": C, "columns": V, "ldg": V, "panel": target.panel, "tall": target.rows, "x": rows,
-            "PW": linear_table(weight, target.panel), "bias": bias, "G": out, "scratch_size": scratch, "scratch": edge,
+            "pieces": linear_table(weight, target.panel), "bias": bias, "out": out, "scratch_size": scratch, "scratch": edge,
             "left_size": left, "left": edge + 4 * threads * scratch,
         },
     )  # fmt: skip

@@ -3,11 +3,9 @@
 Dimensions: N elements, M chunks of C units.
 """
 
-from numba import njit
-
 from gatedrnn.sequence.backends.cpu.functions import exp, not_number
 from gatedrnn.sequence.backends.cpu.lanewise import choose_nonzero, largest, maximum, total
-from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, njit, splat, store
 
 
 @njit

@@ -4,9 +4,11 @@ Both carry the real type and the number of lanes, so that a kernel is one plain 
 `store(p + j, load(q + j, n) * 2, n)`. Nothing is bounds-checked; `n` lanes, 1 … lanes, are read or written, never more.
 """
 
+import functools
 import operator
 from typing import Any
 
+import numba
 from llvmlite import ir
 from numba import extending
 from numba.core import cgutils, types
@@ -17,6 +19,10 @@ from numba.extending import models, register_model
 intrinsic: Any = extending.intrinsic  # what it makes is called with other arguments than Python sees
 lower_builtin: Any = extending.lower_builtin
 infer_global: Any = templates.infer_global
+_PART = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+njit: Any = functools.partial(numba.njit, **_PART)
+"""For functions that only compiled ones call."""
+overload: Any = functools.partial(extending.overload, strict=False, jit_options=_PART)
 I32, I64 = ir.IntType(32), ir.IntType(64)
 _CONTRACT = ("contract",)
 

@@ -7,19 +7,20 @@ whole numbers, as int16 with one scale, because widening would take longer than 
 Dimensions: M rows, N columns, K inner; ld… the distance between rows.
 """
 
-from numba import njit
+from typing import Any, NamedTuple
 
 from gatedrnn.sequence.backends.cpu.lanewise import fma, largest, maximum, total
 from gatedrnn.sequence.backends.cpu.pieces import BFLOAT16, BINARY, FACTOR, FLOAT32, INT4, INT8, PIECE
-from gatedrnn.sequence.backends.cpu.product import _copy_edge, _tiles, ceil_div, share
-from gatedrnn.sequence.backends.cpu.simd import lanes, load, splat, store
-from gatedrnn.sequence.backends.cpu.sizes import K_BLOCK, M_BLOCK, REGISTERS
+from gatedrnn.sequence.backends.cpu.product import _tiles, ceil_div, copy_edge, share
+from gatedrnn.sequence.backends.cpu.records import Matrix, Panels
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, njit, splat, store
+from gatedrnn.sequence.backends.cpu.sizes import K_BLOCK, M_BLOCK
 from gatedrnn.sequence.backends.cpu.tiling import (
     barrier,
+    begin,
     configure,
     fetch_to_read,
-    keep,
-    restore,
+    finish,
     thread,
     threads,
     tile,
@@ -41,81 +42,91 @@ from gatedrnn.sequence.backends.cpu.widening import (
 _AHEAD = 4096  # bytes fetched before their use
 
 
+class Room(NamedTuple):
+    """Of a thread: for a widened block, and for a row of A in int16."""
+
+    block: Any
+    whole: Any
+
+
 @njit
-def multiply_pieces(A, lda, M, P, C, ldc, N, panel, tall, first, last, add, edge, left):
-    """`multiply` of product.py for a table of pieces at P, called by every thread of a team alike."""
+def multiply_pieces(A, M, right, C, first, last, add, work):
+    """`multiply` of product.py for a table of pieces at `right.at`, called by every thread of a team alike."""
+    P, panel = right.at, work.panel
     table = as_counts(P)
     at, starts, pieces, factors = table + table[1], table + table[2], table + table[3], table + table[4]
     ldt, across, own = table[5], table[7], table[8]
-    block = as_reals(left, A)
-    whole = left + 4 * K_BLOCK * panel
-    T = as_reals(left + ((1 - thread()) * own - 4 * M_BLOCK * ldt), A)  # the first thread's, for all
+    room = Room(as_reals(work.left, A.at), work.left + 4 * K_BLOCK * panel)
+    T = Matrix(
+        as_reals(work.left + ((1 - thread()) * own - 4 * M_BLOCK * ldt), A.at), ldt
+    )  # the first thread's, for all
     f, e = at[first], at[last]
     for m in range(0, M, M_BLOCK):
         rows, unit = min(M_BLOCK, M - m), 0.0
-        a = A + m * lda
+        a = Matrix(A.at + m * A.ld, A.ld)
         if ldt:
             barrier()
-            _first_products(a, lda, rows, P, factors, across, T, ldt, panel, tall, edge)
+            _first_products(a, rows, P, factors, across, T, work)
             barrier()
         for i in range(abs(e - f)):
             p = f + i if f < e else f - 1 - i
             more = add
             for k in range(starts[p], starts[p + 1]):
-                piece, c = pieces + PIECE * k, C + (m * ldc + p * panel)
+                piece, c = pieces + PIECE * k, Matrix(C.at + (m * C.ld + p * panel), C.ld)
                 if piece[3] >= 0:
-                    t = T + (factors + FACTOR * piece[3])[2]
-                    _one(t, ldt, rows, P, piece, c, ldc, N - p * panel, panel, tall, more, edge, block, whole, unit)
+                    t = Matrix(T.at + (factors + FACTOR * piece[3])[2], ldt)
+                    _one(t, rows, P, piece, c, right.N - p * panel, more, room, unit, work)
                 else:
                     if rows == 1 and piece[0] in (INT8, INT4) and unit == 0.0:
-                        unit = _in_whole_numbers(a, piece[4], whole)
-                    _one(a, lda, rows, P, piece, c, ldc, N - p * panel, panel, tall, more, edge, block, whole, unit)
+                        unit = _in_whole_numbers(a.at, piece[4], room.whole)
+                    _one(a, rows, P, piece, c, right.N - p * panel, more, room, unit, work)
                 more = 1
 
 
 @njit
-def _first_products(A, lda, M, P, factors, across, T, ldt, panel, tall, edge):
+def _first_products(A, M, P, factors, across, T, work):
     """T = A · Rᵀ for every low-rank factor R; this thread's share of their `across` panels."""
     q, parts = thread(), threads()
     first, last = share(across, q, parts), share(across, q + 1, parts)
     before, n = 0, 0
     while before < across:
         factor = factors + FACTOR * n
-        panels = ceil_div(factor[1], panel)
+        panels = ceil_div(factor[1], work.panel)
         f, e = max(first - before, 0), min(last - before, panels)
         if f < e:
-            right, K = as_reals(P + factor[0], A), factor[3]
-            _tiles(A, lda, M, right, K, 1, T + factor[2], ldt, factor[1], panel, tall, f, e, 0, edge)
+            right = Panels(as_reals(P + factor[0], A.at), factor[3], factor[1])
+            _tiles(A, M, right, 1, Matrix(T.at + factor[2], T.ld), f, e, 0, work)
         before += panels
         n += 1
 
 
 @njit
-def _one(A, lda, M, P, piece, C, ldc, N, panel, tall, add, edge, block, whole, unit):
+def _one(A, M, P, piece, C, N, add, room, unit, work):
     """C[M, min(N, NR)] (+)= A · one piece, in blocks of its rows."""
-    kind, data, scale, K = piece[0], P + piece[1], as_reals(P + piece[2], A), piece[4]
+    panel, edge = work.panel, work.edge
+    kind, data, scale, K = piece[0], P + piece[1], as_reals(P + piece[2], A.at), piece[4]
     whole_panel = panel <= N
     if M == 1 and kind != FLOAT32 and whole_panel:
-        _one_row(kind, A, data, K, scale, C, add, panel, whole, unit)
+        _one_row(kind, A.at, data, K, scale, C.at, add, panel, room.whole, unit)
         return
-    blocks, tiles = ceil_div(K, K_BLOCK), ceil_div(M, tall)
+    blocks, tiles = ceil_div(K, K_BLOCK), ceil_div(M, work.tall)
     for b in range(blocks):
         k0, k1 = share(K, b, blocks), share(K, b + 1, blocks)
-        wide = block
+        wide = room.block
         if kind == FLOAT32:
-            wide = as_reals(data, A) + k0 * panel
+            wide = as_reals(data, A.at) + k0 * panel
         else:
-            _widen(kind, data, k0, k1, scale, block, panel)
+            _widen(kind, data, k0, k1, scale, room.block, panel)
         more = 1 if add or b else 0
         for t in range(tiles):
             r0, r1 = share(M, t, tiles), share(M, t + 1, tiles)
             configure(r1 - r0)
-            a, c = A + (r0 * lda + k0), C + r0 * ldc
+            a, c = A.at + (r0 * A.ld + k0), C.at + r0 * C.ld
             if whole_panel:
-                tile(r1 - r0, a, lda, wide, k1 - k0, c, ldc, more)
+                tile(r1 - r0, a, A.ld, wide, k1 - k0, c, C.ld, more)
             else:
-                tile(r1 - r0, a, lda, wide, k1 - k0, edge, panel, 0)
-                _copy_edge(edge, c, ldc, r1 - r0, N, panel, more)
+                tile(r1 - r0, a, A.ld, wide, k1 - k0, edge, panel, 0)
+                copy_edge(edge, c, C.ld, r1 - r0, N, panel, more)
 
 
 @njit
@@ -251,19 +262,19 @@ def _widen(kind, data, k0, k1, scale, block, panel):
             store(to + W, from_signs(bits, W, block) * s1, W)
 
 
-def linear(N, K, columns, ldg, panel, tall, x, PW, bias, G, scratch, scratch_size, left, left_size):
-    """G[N, columns] = x[N, K] · pieces + bias."""
-    q, parts = thread(), threads()
-    registers = scratch + q * scratch_size
-    edge, W = registers + REGISTERS, lanes(x)
-    keep(registers)
+def linear(call, scratch):
+    """out[N, columns] = x[N, K] · pieces + bias."""
+    work = begin(scratch)
+    W, columns, panel = lanes(call.x), call.columns, work.panel
     across = ceil_div(columns, panel)
-    first, last = share(across, q, parts), share(across, q + 1, parts)
-    table = as_counts(PW)
+    first, last = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+    table = as_counts(call.pieces)
     at = table + table[1]
-    begin, end = at[first] * panel, min(columns, at[last] * panel)
-    for n in range(N):
-        for j in range(begin, end, W):
-            store(G + (n * ldg + j), load(bias + j, min(W, end - j)), min(W, end - j))
-    multiply_pieces(x, K, N, PW, G, ldg, columns, panel, tall, first, last, 1, edge, left + q * left_size)
-    restore(registers)
+    start, end = at[first] * panel, min(columns, at[last] * panel)
+    for n in range(call.N):
+        for j in range(start, end, W):
+            m = min(W, end - j)
+            store(call.out + (n * call.ldg + j), load(call.bias + j, m), m)
+    x, out = Matrix(call.x, call.K), Matrix(call.out, call.ldg)
+    multiply_pieces(x, call.N, Panels(call.pieces, call.K, columns), out, first, last, 1, work)
+    finish(work)

@@ -5,9 +5,7 @@ parts, then those of second parts, take turns along the inner dimension, as the 
 both. Every panel lies once in memory, as many bytes as in float32.
 """
 
-from numba import njit
-
-from gatedrnn.sequence.backends.cpu.simd import lanes, load, store
+from gatedrnn.sequence.backends.cpu.simd import lanes, load, njit, store
 from gatedrnn.sequence.backends.cpu.tiling import transpose
 from gatedrnn.sequence.backends.cpu.widening import adjacent, as_pairs, beyond_bfloat16
 

@@ -5,7 +5,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from gatedrnn.sequence.backends.cpu.simd import I32, I64, declare, intrinsic
+from gatedrnn.sequence.backends.cpu.records import Work
+from gatedrnn.sequence.backends.cpu.simd import I32, I64, declare, intrinsic, njit
+from gatedrnn.sequence.backends.cpu.sizes import REGISTERS
 
 
 @intrinsic
@@ -112,3 +114,20 @@ def keep(tyctx: Any, p: Any) -> Any:
 def restore(tyctx: Any, p: Any) -> Any:
     """Bring back what `keep` kept."""
     return types.void(p), _external("restore")
+
+
+@njit
+def begin(scratch):
+    """What this thread has of `scratch` (a record `Scratch`), the layout of its matrix registers kept."""
+    q = thread()
+    registers = scratch.scratch + q * scratch.scratch_size
+    keep(registers)
+    edge = registers + REGISTERS
+    left = scratch.left + q * scratch.left_size
+    return Work(scratch.panel, scratch.tall, edge, left, edge + scratch.tall * scratch.panel, q, threads())
+
+
+@njit
+def finish(work):
+    """Bring back the layout of matrix registers that `begin` kept."""
+    restore(work.edge + -REGISTERS)
