@@ -23,6 +23,7 @@ from gatedrnn.sequence.backends.cpu.product import (
     rows_at_once,
     share,
 )
+from gatedrnn.sequence.backends.cpu.records import Matrix, Panels, Plain, Work
 from gatedrnn.sequence.backends.cpu.simd import Ptr
 from gatedrnn.sequence.backends.cpu.sizes import KINDS as PACKED
 from gatedrnn.sequence.backends.cpu.sizes import MATRIX_ROWS, TOKENS, round_up
@@ -52,6 +53,7 @@ def _product(
 ):  # fmt: skip
     q, parts = thread(), threads()
     own_edge, own_left = edge + q * (16 + tall * panel), left + q * room
+    work = Work(panel, tall, own_edge + 16, own_left, own_edge, q, parts)
     keep(own_edge)
     panels, strips = ceil_div(N, panel), ceil_div(M, tall)
     first, last = share(panels, q, parts), share(panels, q + 1, parts)
@@ -62,9 +64,9 @@ def _product(
     barrier()
     if left_transposed:
         first, last = share(strips, q, parts), share(strips, q + 1, parts)
-        multiply_transposed(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, own_left, sums, own_edge + 16)
+        multiply_transposed(Matrix(A, lda), M, Panels(P, K, N), Matrix(C, ldc), first, last, add, sums, work)
     else:
-        multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, own_edge + 16, own_left)
+        multiply(Matrix(A, lda), M, Panels(P, K, N), Matrix(C, ldc), first, last, add, work)
     restore(own_edge)
 
 
@@ -72,17 +74,19 @@ def _forward_product(M, N, K, shift, scaled, lda, ldb, ldc, add, panel, tall, ro
     """What `split` has: the product of a forward pass."""
     q, parts = thread(), threads()
     own_edge, own_left = edge + q * (16 + tall * panel), left + q * room
+    work = Work(panel, tall, own_edge + 16, own_left, own_edge, q, parts)
     keep(own_edge)
     panels = ceil_div(N, panel)
     first, last = share(panels, q, parts), share(panels, q + 1, parts)
     pack_transposed(B, ldb, K, N, shift, scale, scaled, P, panel, first, last)
     barrier()
-    multiply(A, lda, M, P, K, C, ldc, N, panel, tall, first, last, add, own_edge + 16, own_left)
+    multiply(Matrix(A, lda), M, Panels(P, K, N), Matrix(C, ldc), first, last, add, work)
     restore(own_edge)
 
 
 def _direct_product(M, N, K, shift, scaled, lda, ldc, back, A, W, scale, C):
-    multiply_direct(A, lda, M, W, K, N, shift, scale, scaled, C, ldc, thread(), threads(), back)
+    work = Work(0, 0, A, A, A, thread(), threads())
+    multiply_direct(Matrix(A, lda), M, Plain(W, K, N, shift, scale, scaled), Matrix(C, ldc), back, work)
 
 
 @functools.cache

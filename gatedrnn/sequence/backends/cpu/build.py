@@ -147,7 +147,7 @@ def _as_text(context: Any) -> Iterator[None]:
 
     settings: Any = config
     try:
-        from numba import _dynfunc
+        from numba import _dynfunc  # type: ignore[attr-defined]
 
         made, level, none = _dynfunc.make_function, settings.OPT, settings._OptLevel(0)
         _ = context.codegen()._engine.add_module, context.codegen()._add_module

@@ -36,24 +36,10 @@ def _kind(products: str, dtype: torch.dtype, target: Target) -> str:
 
 
 def forward(
-    x_TBD: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_G: Tensor,
-    scale_G: Tensor | None,
-    extra: Tensor | None,
-    h0_BH: Tensor,
-    c0_BH: Tensor | None,
-    noise_TBR: Tensor | None,
-    seed: Tensor | None,
-    blocks: list[int],
-    chance: list[float],
-    lengths_B: Tensor | None,
-    plan: str,
-    reverse: bool,
-    products: str,
-    keep: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    x_TBD: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_G: Tensor, scale_G: Tensor | None, extra: Tensor | None,
+    h0_BH: Tensor, c0_BH: Tensor | None, noise_TBR: Tensor | None, seed: Tensor | None, blocks: list[int], chance:
+    list[float], lengths_B: Tensor | None, plan: str, reverse: bool, products: str, keep: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """A cell over a batch of sequences.
 
     Args:
@@ -82,14 +68,9 @@ def forward(
     values = weights(run, weight_ih, weight_hh, scale_G)
     output = memory.empty(T, B, H, dtype=dtype) if lengths_B is None else memory.empty(N, H, dtype=dtype)
     h_n, c_n = x_TBD.new_empty((B, H)), x_TBD.new_empty((B, p.cells * H))
+    gates = cells = c_n
     if keep:
-        gates, cells = memory.empty(T * B, run.apart, dtype=dtype), memory.empty(T * B, p.cells * H, dtype=dtype)
-        gates[:, max(p.columns, p.kept and p.kept + p.columns_x) :].zero_()
-        gates[N:].zero_()
-        cells[N:].zero_()
-        values["G"], values["cs"] = gates, cells
-    else:
-        gates = cells = c_n
+        values["G"], values["cs"] = gates, cells = _kept(run, N, T * B, dtype)
     if scale_G is not None:
         values["scale"], values["scaled"] = scale_G.contiguous(), 1
     if noise_TBR is not None:
@@ -107,6 +88,16 @@ def forward(
     if lengths_B is None:
         return output, gates, cells, h_n, c_n
     return tokens.padded(output, T, B), gates, cells, tokens.unsorted(h_n), tokens.unsorted(c_n)
+
+
+def _kept(run: Loop, tokens: int, places: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Memory for the gates' values and what else is kept; 0 where the loop does not write."""
+    p = run.plan
+    gates, cells = memory.empty(places, run.apart, dtype=dtype), memory.empty(places, p.cells * p.hidden, dtype=dtype)
+    gates[:, max(p.columns, p.kept and p.kept + p.columns_x) :].zero_()
+    gates[tokens:].zero_()
+    cells[tokens:].zero_()
+    return gates, cells
 
 
 def kind_for(
@@ -199,30 +190,11 @@ def _recurrence_fake(
 
 @torch.library.custom_op("gatedrnn::recurrence_backward", mutates_args=())
 def recurrence_backward(
-    grad_output: Tensor | None,
-    grad_gates: Tensor | None,
-    grad_h_n: Tensor | None,
-    grad_c_n: Tensor | None,
-    x_TBD: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    scale_G: Tensor | None,
-    extra: Tensor | None,
-    h0_BH: Tensor,
-    c0_BH: Tensor | None,
-    gates: Tensor,
-    cells: Tensor,
-    output_TBH: Tensor,
-    lengths_B: Tensor | None,
-    plan: str,
-    reverse: bool,
-    need_x: bool,
-    need_w: bool,
-    need_u: bool,
-    need_bias: bool,
-    need_noise: bool,
-    products: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad_output: Tensor | None, grad_gates: Tensor | None, grad_h_n: Tensor | None, grad_c_n: Tensor | None, x_TBD:
+    Tensor, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None, extra: Tensor | None, h0_BH: Tensor, c0_BH:
+    Tensor | None, gates: Tensor, cells: Tensor, output_TBH: Tensor, lengths_B: Tensor | None, plan: str, reverse: bool,
+    need_x: bool, need_w: bool, need_u: bool, need_bias: bool, need_noise: bool, products: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of `recurrence` for x, W, U, bias, extra, h0, c0 and noise; empty where there is none to give.
 
     Args:
@@ -249,50 +221,46 @@ def recurrence_backward(
     zeros = memory.empty(max(L, H), dtype=dtype).zero_()
     values: Values = {
         **made,
-        "T": T,
-        "reverse": reverse,
-        "offsets": tokens.offsets,
-        "prev": tokens.previous,
-        "x": tokens.packed(x_TBD),
-        "W": t["weight_ih"],
-        "U": t["weight_hh"],
-        "scale": t["scale"],
-        "scaled": scale_G is not None,
-        "extra": t["extra"],
-        "h0": tokens.sorted(h0_BH),
-        "c0": None if c0_BH is None else tokens.sorted(c0_BH),
-        "need_dx": need_x,
-        "need_dw": need_w,
-        "need_du": need_u,
-        "G": t["gates"],
-        "out": tokens.packed(output_TBH),
-        "cs": t["cells"],
+        **{"T": T, "reverse": reverse, "offsets": tokens.offsets, "prev": tokens.previous, "x": tokens.packed(x_TBD)},
+        **{"W": t["weight_ih"], "U": t["weight_hh"], "scale": t["scale"], "scaled": scale_G is not None},
+        **{"extra": t["extra"], "h0": tokens.sorted(h0_BH), "c0": None if c0_BH is None else tokens.sorted(c0_BH)},
+        **{"need_dx": need_x, "need_dw": need_w, "need_du": need_u, "extra_size": made["d_extra"].shape[1]},
+        **{"G": t["gates"], "out": tokens.packed(output_TBH), "cs": t["cells"]},
         "grad_h": zeros if grad_output is None else tokens.packed(grad_output),
         "grad_h_stride": 0 if grad_output is None else H,
         "grad_g": zeros if grad_gates is None else t["grad_gates"],
         "grad_g_stride": 0 if grad_gates is None else L,
-        "extra_size": made["d_extra"].shape[1],
     }
     rooms = {"P": run.backward_room * wide, "shared": TOKENS * round_up(max(D, H), run.panel) * wide}
-    every_product = need_w and (need_u or p.columns == p.columns_x)  # which sums its columns beside
-    summed = need_bias and not every_product
+    summed = need_bias and not (
+        need_w and (need_u or p.columns == p.columns_x)
+    )  # else a product sums its columns beside
     if need_noise or summed:
         values["dG"] = made["dG"] = memory.empty(N, L, dtype=dtype)
     else:
         rooms["dG"] = N * L * dtype.itemsize
     run.given({}, rooms)(values)
-    dW, db = made["dW"].roll(p.shift, 0) if p.shift else made["dW"], made["db_x"]
+    db, d_noise = _beside_products(p, made, scale_G, summed, need_noise)
+    dW = made["dW"].roll(p.shift, 0) if p.shift else made["dW"]
+    dx = tokens.padded(made["dx"], T, B) if need_x else made["dx"]
+    d_noise = tokens.padded(d_noise, T, B).contiguous() if need_noise else d_noise
+    dc = db.new_empty(0) if c0_BH is None else tokens.unsorted(made["dc"])
+    return dx, dW, made["dU"], db, made["d_extra"].sum(0), tokens.unsorted(made["dh"]), dc, d_noise
+
+
+def _beside_products(
+    p: Plan, made: dict[str, Tensor], scale_G: Tensor | None, summed: bool, noisy: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the biases [G], and of the noise [N, G_x], empty if it is not wanted."""
+    db = made["db_x"]
     if summed:
         db = made["dG"][:, : p.columns].sum(0)
     elif p.columns > p.columns_x:
         db = torch.cat((db, made["db_h"][p.columns_x - p.first_1 :]))
-    dx = tokens.padded(made["dx"], T, B) if need_x else made["dx"]
-    d_noise = tokens.padded(made["dG"], T, B)[..., : p.columns_x] if need_noise else db.new_empty(0)
-    if scale_G is not None:  # the kernel's gradients are of what is scaled
-        db = db / scale_G
-        d_noise = d_noise / scale_G[: p.columns_x] if need_noise else d_noise
-    dc = db.new_empty(0) if c0_BH is None else tokens.unsorted(made["dc"])
-    return dx, dW, made["dU"], db, made["d_extra"].sum(0), tokens.unsorted(made["dh"]), dc, d_noise.contiguous()
+    d_noise = made["dG"][:, : p.columns_x] if noisy else db.new_empty(0)
+    if scale_G is None:
+        return db, d_noise
+    return db / scale_G, d_noise / scale_G[: p.columns_x] if noisy else d_noise  # those were of what is scaled
 
 
 def _gradients(p: Plan, N: int, D: int, x: bool, w: bool, u: bool, dtype: torch.dtype) -> dict[str, Tensor]:

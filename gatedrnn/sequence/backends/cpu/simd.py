@@ -19,7 +19,7 @@ from numba.extending import models, register_model
 intrinsic: Any = extending.intrinsic  # what it makes is called with other arguments than Python sees
 lower_builtin: Any = extending.lower_builtin
 infer_global: Any = templates.infer_global
-_PART = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PART: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 njit: Any = functools.partial(numba.njit, **_PART)
 """For functions that only compiled ones call."""
 overload: Any = functools.partial(extending.overload, strict=False, jit_options=_PART)
