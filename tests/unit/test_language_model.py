@@ -36,7 +36,7 @@ def test_shapes_and_traces(cell):
     output = model(TOKENS, return_gates=True)
     assert output.logits.shape == (7, 3, V)
     assert [[tuple(state.shape) for state in layer] for layer in output.states] == [
-        [(1, 3, size)] * (1 if cell in ("rnn", "gru") else 2) for size in (8, E)
+        [(1, 3, size)] * len(CELLS[cell].make_spec(size).states) for size in (8, E)
     ]
     assert len(output.gates) == 2 and all(gate.shape[:2] == (7, 3) for place in output.gates for gate in place.values())
     assert model(TOKENS).gates is None
