@@ -49,6 +49,10 @@ def train(options: Options) -> int:
     chosen = {key.removeprefix(prefix) for key in options.given if key.startswith(prefix)}
     if asked and chosen:  # the parser filled the others in: they are the cell's to choose
         sections["model"]["gates"] = {key: value for key, value in asked.items() if key in chosen}
+    said = {
+        key: value for key, value in sections["model"]["options"].items() if f"model.options.{key}" in options.given
+    }
+    sections["model"]["options"] = said
     goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
     cell = sections["model"]["cell"]  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}

@@ -1,5 +1,6 @@
 """The language model: shapes, tying, carried state, loss, dropouts, a folder on disk and its faults, sampling."""
 
+import copy
 import dataclasses
 import itertools
 
@@ -20,7 +21,7 @@ TOKENS = torch.randint(0, V, (7, 3), generator=torch.Generator().manual_seed(0))
 
 
 def config(**changes):
-    own = {"chunk_size": 2} if changes.get("cell", "onlstm") == "onlstm" else {}
+    own = {"options": {"chunk_size": 2}} if changes.get("cell", "onlstm") == "onlstm" else {}
     fields = {"vocabulary_size": V, "embedding_size": E, "hidden_sizes": (8, E)} | own | QUIET
     return LanguageModelConfig(**fields | changes)
 
@@ -181,7 +182,7 @@ def test_save_and_load(tmp_path, cell, tied):
 
 def test_save_and_load_keeps_gates_and_options(tmp_path):
     gates = Gates(0.7, 0.8, 0.1, True, ("master_forget",))
-    model = make(gates=gates, split_points="free")
+    model = make(gates=gates, options={"chunk_size": 2, "split_points": "free"})
     model.save_pretrained(tmp_path)
     loaded = LanguageModel.from_pretrained(tmp_path)
     assert loaded.config == model.config and loaded.layers[0].gates == gates
@@ -269,7 +270,17 @@ def test_weights_that_are_not_finite(tmp_path, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"chunk_sise": 2}, r"^model\.chunk_sise: unknown key\. Did you mean 'chunk_size'\?"),
+        ({"optoins": {}}, r"^model\.optoins: unknown key\. Did you mean 'options'\?"),
+        ({"options": {"chunk_sise": 2}}, r"^model\.options\.chunk_sise: unknown key\. Did you mean 'chunk_size'\?"),
+        ({"options": {"chunk_size": "2"}}, r"^model\.options\.chunk_size: must be an integer; got '2'"),
+        ({"options": {"split_points": True}}, r"^model\.options\.split_points: must be a word; got True"),
+        ({"options": {"split_points": "any"}}, r"split_points: must be one of paper, free; got 'any'"),
+        ({"options": [2]}, r"^model\.options: must be a mapping of keys to values; got \[2\]"),
+        ({"cell": "lstm", "options": {"depth": 2}}, r"^model\.options\.depth: unknown key\. lstm has no options"),
+        (
+            {"chunk_size": 3},
+            r"^model\.chunk_size: must equal model\.options\.chunk_size where both are given; got 3 and 2",
+        ),
         ({"gates": {"temprature": 0.5}}, r"^model\.gates\.temprature: unknown key\. Did you mean 'temperature'\?"),
         ({"hidden_sizes": "300"}, r"^model\.hidden_sizes: must be a list; got '300'\. Write \[300, 300\]"),
         ({"tied": "yes please"}, r"^model\.tied: must be true or false; got 'yes please'"),
@@ -279,7 +290,7 @@ def test_weights_that_are_not_finite(tmp_path, value):
         ({"hidden_sizes": []}, r"^model\.hidden_sizes: must have at least one layer"),
         ({"hidden_sizes": [8, 0]}, r"^model\.hidden_sizes: must be a positive integer; got 0"),
         ({"vocabulary_size": None}, r"^model\.vocabulary_size: must be set"),
-        ({"chunk_size": 4}, r"must divide hidden_size; got hidden_size=6, chunk_size=4\. Try 2 or 3\."),
+        ({"options": {"chunk_size": 4}}, r"must divide hidden_size; got hidden_size=6, chunk_size=4\. Try 2 or 3\."),
         ({"cell": [1], "gates": {}}, r"^model\.cell: must be a word; got \[1\]"),
     ],
 )
@@ -293,10 +304,13 @@ def test_wrong_configuration(saved, change, message):
     ("fields", "message"),
     [
         (
-            {"cell": "gru", "chunk_size": 7},
-            r"^model\.chunk_size: is read by onlstm only; got 7 with cell=gru\. Leave it",
+            {"cell": "gru", "options": {"chunk_size": 7}},
+            r"^model\.options\.chunk_size: is read by onlstm only; got 7 with cell=gru\. Leave it",
         ),
-        ({"reset_after": False}, r"^model\.reset_after: is read by gru only; got False with cell=onlstm\."),
+        (
+            {"options": {"chunk_size": 2, "reset_after": False}},
+            r"^model\.options\.reset_after: is read by gru only; got False with cell=onlstm\.",
+        ),
         (
             {"cell": "rnn", "gates": Gates(0.5)},
             r"^model\.gates: needs a cell with gates to perturb; got Gates\(.*cell=rnn",
@@ -314,6 +328,73 @@ def test_what_the_cell_does_not_read_is_refused_and_may_stand_in_a_folder(tmp_pa
     rewrite(tmp_path, lambda section: section.update(odd))
     accept(tmp_path, ["config.yaml"])
     assert LanguageModel.from_pretrained(tmp_path).config == model.config
+
+
+# options of the cell
+
+
+def test_options_are_whole_and_by_default_as_the_cell_advises():
+    assert LanguageModelConfig().options == {"chunk_size": 10, "split_points": "paper"}
+    assert LanguageModelConfig(options={"split_points": "free"}).options == {"chunk_size": 10, "split_points": "free"}
+    assert LanguageModelConfig(cell="gru").options == {"reset_after": True}
+    assert LanguageModelConfig(cell="lstm", options={"chunk_size": 10, "reset_after": True}).options == {}
+    assert hash(config()) == hash(config()) and copy.deepcopy(config()) == config()
+
+
+OLD = {"chunk_size": 10, "split_points": "paper", "peephole": "diagonal", "reset_after": True, "nonlinearity": "tanh"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "change", "options"),
+    [
+        ("onlstm", {"chunk_size": 2, "split_points": "free"}, {"chunk_size": 2, "split_points": "free"}),
+        ("gru", {"reset_after": False}, {"reset_after": False}),
+        ("peephole", {"peephole": "full"}, {"peephole": "full"}),
+        ("rnn", {"nonlinearity": "relu"}, {"nonlinearity": "relu"}),
+        ("lstm", {}, {}),
+    ],
+)
+def test_files_and_pickles_with_the_old_keys_are_read(tmp_path, cell, change, options):
+    model = make(cell=cell, options=options).eval()
+    model.save_pretrained(tmp_path)
+
+    def back(section):
+        del section["options"]
+        section |= OLD | change
+
+    rewrite(tmp_path, back)
+    accept(tmp_path, ["config.yaml"])
+    loaded = LanguageModel.from_pretrained(tmp_path)
+    assert loaded.config == model.config and torch.equal(loaded(TOKENS).logits, model(TOKENS).logits)
+    pickled = copy.copy(model.config)
+    state = {key: value for key, value in vars(pickled).items() if key != "options"} | OLD | change
+    pickled.__dict__.clear()
+    pickled.__setstate__(state)
+    assert pickled == model.config
+
+
+def test_an_old_file_without_a_chunk_size_means_ten(tmp_path):
+    model = make(hidden_sizes=(20, 10), embedding_size=10, options={})
+    model.save_pretrained(tmp_path)
+    rewrite(tmp_path, lambda section: section.pop("options"))
+    accept(tmp_path, ["config.yaml"])
+    assert LanguageModel.from_pretrained(tmp_path).config.options["chunk_size"] == 10
+
+
+def test_options_of_a_cell_of_one_s_own(monkeypatch):
+    seen = []
+
+    def make_spec(hidden_size, *, rate=0.5):
+        seen.append(rate)
+        return CELLS["lstm"].make_spec(hidden_size)
+
+    own = dataclasses.replace(CELLS["lstm"], name="own", make_spec=make_spec, options={"rate": 0.5})
+    monkeypatch.setitem(CELLS._entries, "own", own)
+    model = make(cell="own", options={"rate": 0.25})
+    assert [layer.options for layer in model.layers] == [{"rate": 0.25}] * 2
+    assert seen.count(0.25) == 2
+    with pytest.raises(ArgumentError, match=r"^model\.options\.rate: must be a number; got 'fast'"):
+        config(cell="own", options={"rate": "fast"})
 
 
 # what a forward refuses
