@@ -24,7 +24,7 @@ class LanguageModelConfig:
         embedding_size: width of a word's embedding.
         hidden_sizes: hidden units of each layer, first to last.
         tied: the decoder shares the embedding's weights; the last hidden size must be the embedding size.
-        options: the cell's own, such as {chunk_size: 10}; what is left out is as the cell advises. They are all there in the end.
+        options: the cell's own, such as {chunk_size: 10}; one that is left out becomes what the cell advises.
         gates: temperature and noise; null, or a key left out, for what belongs to the cell.
         embedding_dropout: probability that a word's whole embedding is dropped.
         input_dropout: locked, on the embedded input.
