@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
+from gatedrnn.cells.native import native
 from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
@@ -100,6 +101,21 @@ class RecurrentBase(nn.Module, ABC):
     def all_weights(self) -> list[list[Tensor]]:
         """Parameters by layer and direction, as in torch.nn.LSTM."""
         return [[getattr(self, own) for own in names.values()] for names in self._names]
+
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        return [weight for place in self.all_weights for weight in place]
+
+    @property
+    def mode(self) -> str:
+        """torch.nn's name of a layer that computes what torch.nn's does: LSTM, GRU, RNN_TANH or RNN_RELU.
+
+        Raises: AttributeError: torch.nn has no such layer, so that `hasattr(layer, "mode")` tells which have one.
+        """
+        name = native(self.cell.step, self.spec) if self.gates == Gates() else None
+        if name is None:
+            raise AttributeError("mode")
+        return name.upper()
 
     def forward(
         self,
