@@ -337,7 +337,6 @@ def test_awd_dropouts_check_their_probability(kind):
 
 NAMES = {
     "rnn": {"cell_candidate": H},
-    "mgu": {"forget_gate": H, "cell_candidate": H},
     "gru": {"reset_gate": H, "update_gate": H, "cell_candidate": H},
     "mgu": {"forget_gate": H, "cell_candidate": H},
     "onlstm": dict.fromkeys(("input_gate", "forget_gate", "cell_candidate", "output_gate"), H)
