@@ -8,6 +8,8 @@ import importlib.metadata
 import importlib.util
 import os
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -84,6 +86,9 @@ class Triton:
             output = output.masked_fill(dead, 0)
             found = found and {name: gate.masked_fill(dead, 0) for name, gate in found.items()}
         return Result(output, finals, found)
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """None: one layer at a time."""
 
 
 def _starts(spec: Spec) -> list[int]:
