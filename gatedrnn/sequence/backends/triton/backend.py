@@ -7,7 +7,6 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
-
 from collections.abc import Sequence
 
 import torch
