@@ -22,7 +22,7 @@ from gatedrnn.studies.compression import Scheme, compressed
 
 
 def _schemes(cell: str, rank: int) -> dict[str, Scheme | None]:
-    own: dict[str, Any] = {"chunk_size": 2} if cell == "onlstm" else {}
+    own: dict[str, Any] = {"options": {"chunk_size": 2}} if cell == "onlstm" else {}
     model = LanguageModel(LanguageModelConfig(2, cell=cell, embedding_size=2, hidden_sizes=(2,), **own))
     gates = tuple(gate.name for layer in model.layers for gate in layer.spec.gates if gate.rows == 2)  # type: ignore[union-attr]
     plain = {name: Scheme(name) for name in ("bf16", "int8", "int4")}

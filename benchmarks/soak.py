@@ -35,10 +35,10 @@ ADAM = TrainingConfig(
 AWD = replace(
     ADAM, optimizer="sgd", learning_rate=2.0, random_lengths=True, schedule="constant", average_epoch=1, finetune_epochs=2
 )  # fmt: skip
-MODEL = LanguageModelConfig(cell="onlstm", embedding_size=16, hidden_sizes=(24, 16), chunk_size=4, weight_dropout=0.2)
-NOISY = replace(
-    MODEL, cell="g2lstm", chunk_size=LanguageModelConfig.chunk_size, gates=Gates(temperature=0.9, noise_probability=0.5)
+MODEL = LanguageModelConfig(
+    cell="onlstm", embedding_size=16, hidden_sizes=(24, 16), options={"chunk_size": 4}, weight_dropout=0.2
 )
+NOISY = replace(MODEL, cell="g2lstm", options={}, gates=Gates(temperature=0.9, noise_probability=0.5))
 CASES = {"onlstm, adam": RunConfig(DataConfig(), MODEL, ADAM), "g2lstm, awd": RunConfig(DataConfig(), NOISY, AWD)}
 TIMES = ("seconds", "tokens_per_second")
 FLAT = 0.01  # of the resident memory

@@ -83,7 +83,7 @@ def _first_steps(corpus: Corpus) -> None:
     from gatedrnn.models import LanguageModel, LanguageModelConfig
 
     config = LanguageModelConfig(
-        vocabulary_size=len(corpus.vocabulary), embedding_size=64, hidden_sizes=(64,), chunk_size=8
+        vocabulary_size=len(corpus.vocabulary), embedding_size=64, hidden_sizes=(64,), options={"chunk_size": 8}
     )
     model = LanguageModel(config)
     optimizer = torch.optim.Adam(model.parameters())

@@ -163,8 +163,9 @@ def cell_page(name: str, cell: Cell) -> str:
     if cell.gates != Gates():
         lines += [f"Perturbation that belongs to the cell: `{cell.gates}`.", ""]
     if cell.options:
-        options = [[f"`{key}`", f"`{value!r}`"] for key, value in cell.options.items()]
-        lines += ["## Options", "", table(["option", "default"], options), ""]
+        inside = cell.options | cell.advised
+        options = [[f"`{key}`", f"`{value!r}`", f"`{inside[key]!r}`"] for key, value in cell.options.items()]
+        lines += ["## Options", "", table(["option", "default", "in a language model"], options), ""]
     lines += ["## Step", "", *markdown(cell.step.__doc__ or ""), "```python", _without_docstring(cell), "```", ""]
     shapes = [[f"`{key}`", f"`{list(value.shape)}`"] for key, value in layer.state_dict().items()]
     lines += [f"## Parameters ({sizes}, one layer)", "", table(["name", "shape"], shapes), ""]

@@ -18,7 +18,7 @@ with tempfile.TemporaryDirectory() as folder:
     text, out = Path(folder, "text"), Path(folder, "run")
     write_corpus(text, seed=1, train=600, valid=100, test=100)
     corpus = Corpus(find_splits(text))
-    model = LanguageModelConfig(embedding_size=32, hidden_sizes=(32, 32), chunk_size=4)
+    model = LanguageModelConfig(embedding_size=32, hidden_sizes=(32, 32), options={"chunk_size": 4})
     config = RunConfig(model=model, training=TrainingConfig(epochs=2, learning_rate=0.01, device="cpu"))
     with TrainingDisplay(Console(), config.training.epochs) as display:
         train(config, corpus, out, display)

@@ -3,7 +3,19 @@
 from gatedrnn.cells import CELLS
 from gatedrnn.core.errors import ArgumentError, BackendError, CheckpointError, ConfigError, DataError, GatedRNNError
 from gatedrnn.gates import Gates, syntactic_distance
-from gatedrnn.layers import G2LSTM, GRU, LSTM, ONLSTM, RNN, CoupledLSTM, PeepholeLSTM, Recurrent
+from gatedrnn.layers import (
+    G2LSTM,
+    GRU,
+    LSTM,
+    MGU,
+    ONLSTM,
+    RNN,
+    SLSTM,
+    CoupledLSTM,
+    LayerNormLSTM,
+    PeepholeLSTM,
+    Recurrent,
+)
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 
 __version__ = "0.1.0"
@@ -13,8 +25,10 @@ __all__ = [
     "G2LSTM",
     "GRU",
     "LSTM",
+    "MGU",
     "ONLSTM",
     "RNN",
+    "SLSTM",
     "ArgumentError",
     "BackendError",
     "CheckpointError",
@@ -25,6 +39,7 @@ __all__ = [
     "Gates",
     "LanguageModel",
     "LanguageModelConfig",
+    "LayerNormLSTM",
     "PeepholeLSTM",
     "Recurrent",
     "syntactic_distance",

@@ -62,4 +62,6 @@ def step(spec: Spec, params: Params, x_gates: Tensor, h_gates: Tensor, state: St
     return (h, c), gates | {"master_input": i_master, "master_forget": f_master}
 
 
-CELL = Cell("onlstm", "ON-LSTM", make_spec, step, {"chunk_size": 1, "split_points": "paper"})
+CELL = Cell(
+    "onlstm", "ON-LSTM", make_spec, step, {"chunk_size": 1, "split_points": "paper"}, advised={"chunk_size": 10}
+)

@@ -212,6 +212,7 @@ class Cell:
             W x + b_ih with noise folded in, `h_gates` U h' + b_hh; state tensors are [B, H].
         options: names and defaults of the options of `make_spec`.
         gates: the perturbation that belongs to the cell's definition (G²-LSTM's), else none.
+        advised: options for which a language model has another default than the layer.
     """
 
     name: str
@@ -220,6 +221,7 @@ class Cell:
     step: Step
     options: dict[str, Any] = field(default_factory=dict)
     gates: Gates = Gates()
+    advised: dict[str, Any] = field(default_factory=dict)
 
 
 def repeat_chunks(values_BK: Tensor, hidden_size: int) -> Tensor:

@@ -45,10 +45,11 @@ def train(options: Options) -> int:
     from gatedrnn.training.run import check_begun, check_free, continued
 
     sections = {name: _plain(options[name]) for name in ("data", "model", "training")}
-    asked, prefix = sections["model"]["gates"], "model.gates."
-    chosen = {key.removeprefix(prefix) for key in options.given if key.startswith(prefix)}
-    if asked and chosen:  # the parser filled the others in: they are the cell's to choose
-        sections["model"]["gates"] = {key: value for key, value in asked.items() if key in chosen}
+    for name in ("gates", "options"):  # the parser filled in what was not given: that is the cell's to choose
+        asked, given = sections["model"][name] or {}, [f"{key}." for key in options.given]
+        said = {k: v for k, v in asked.items() if any(key.startswith(f"model.{name}.{k}.") for key in given)}
+        if said or name == "options":
+            sections["model"][name] = said
     goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
     cell = sections["model"]["cell"]  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}

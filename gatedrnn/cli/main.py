@@ -25,7 +25,7 @@ from gatedrnn.cli.options import COMMANDS
 from gatedrnn.cli.text import INTERRUPTED, check_folder
 from gatedrnn.core.checks import nearest
 from gatedrnn.core.errors import ArgumentError, GatedRNNError
-from gatedrnn.core.files import parse_yaml, read_yaml
+from gatedrnn.core.files import parse_yaml, read_yaml, yaml_text
 from gatedrnn.data.text import rereadable
 
 _LONGEST_VALUE = 4096  # characters of an option that is no text: YAML's C parser crashes on deep nesting
@@ -136,17 +136,22 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _data_folder(arguments: list[str]) -> list[str]:
-    """`--data DIR` written as the configuration key it sets."""
-    return [f"--data.folder{a[6:]}" if a == "--data" or a.startswith("--data=") else a for a in arguments]
+def _as_keys(arguments: list[str]) -> list[str]:
+    """`--data DIR`, and options of a cell as earlier versions had them, written as the configuration keys they set."""
+    from gatedrnn.models.config import OLD_KEYS
+
+    keys = {"--data": "--data.folder"} | {f"--model.{key}": f"--model.options.{key}" for key in OLD_KEYS}
+    parts = (argument.partition("=") for argument in arguments)
+    return ["".join([keys.get(name, name), equals, value]) for name, equals, value in parts]
 
 
 def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], list[Any]]:
-    """Arguments whose files can be read again, the keys they set (in `--config` too), the cell of the file by key, those files.
+    """Arguments as they can be read again, the keys they set (in `--config` too), the cell of the file by key, the files.
 
     Keys by cell are those that `--config` alone sets.
     Reads the files strictly, so that a wrong key is named with the nearest known one.
     """
+    from gatedrnn.models.config import with_options
     from gatedrnn.training.config import read_run_config
 
     again, keys, files, cells = list(arguments), set(), list[Any](), dict[str, str]()
@@ -154,17 +159,26 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
         name, equals, value = argument.partition("=")
         if not equals:
             value = arguments[k + 1] if k + 1 < len(arguments) else ""
+        read = None  # what to read instead of `value`
         if name == "--config" and value:
             files.append(rereadable(value))
             cell = read_run_config(files[-1], written=True).model.cell  # `train` refuses what has no use
-            cells |= dict.fromkeys(_keys("", read_yaml(files[-1])), cell)
-            again[k if equals else k + 1] = ("--config=" if equals else "") + os.fspath(files[-1])
-        elif name in ("--model", "--training", "--model.gates"):
-            keys |= _keys(f"{name[2:]}.", _mapping(value))
+            values = read_yaml(files[-1]) or {}
+            new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
+            read = os.fspath(files[-1]) if new == values else yaml_text(new)
+            cells |= dict.fromkeys(_keys("", new), cell)
+        elif name in ("--model", "--training", "--model.gates", "--model.options"):
+            values = _mapping(value)
+            new = with_options(values) if name == "--model" else values
+            read = None if new == values else yaml_text(new)
+            keys |= _keys(f"{name[2:]}.", new)
+        if read is not None:
+            again[k if equals else k + 1] = (f"{name}=" if equals else "") + read
         if name.startswith(("--data.", "--model.", "--training.")):
             keys.add(name[2:])
     cells = {key: cell for key, cell in cells.items() if key not in keys}
-    return again, {key for key in keys | cells.keys() if "." in key}, cells, files
+    keys = (keys | cells.keys()) - {"model.options"}  # whose own keys count
+    return again, {key for key in keys if "." in key}, cells, files
 
 
 def _keys(prefix: str, values: Any) -> set[str]:
@@ -196,7 +210,7 @@ def _dispatch(arguments: list[str]) -> int:
             raise ArgumentError("arguments", "must be UTF-8", ascii(argument), "Rename the file, or mend the text")
     given, cells = set[str](), dict[str, str]()
     if arguments[:1] == ["train"]:
-        arguments, given, cells, _files = _given(_data_folder(arguments))  # files that are kept as long as `_files` is
+        arguments, given, cells, _files = _given(_as_keys(arguments))  # files that are kept as long as `_files` is
     parsed = _parsed(arguments)
     options: Namespace = parsed[parsed.command]
     options["given"], options["cells"] = given, cells

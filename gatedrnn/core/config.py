@@ -31,22 +31,27 @@ def from_dict(kind: type[T], values: Any, owner: str) -> T:
         name = f"{owner}.{key}" if owner else str(key)
         if key not in known:
             raise ArgumentError(name, "unknown key", None, nearest(str(key), known))
-        built[key] = _convert(hints[key], value, name)
+        built[key] = convert(hints[key], value, name)
     return kind(**built)
 
 
-def _convert(hint: Any, value: Any, owner: str) -> Any:
+def convert(hint: Any, value: Any, owner: str) -> Any:
+    """A plain value as the type `hint` wants it. Raises: ArgumentError: it is of another type."""
     if get_origin(hint) in (Union, UnionType):
         options = [part for part in get_args(hint) if part is not NoneType]
         if value is None and NoneType in get_args(hint):
             return None
-        return _convert(options[0], value, owner)
+        return convert(options[0], value, owner)
     if is_dataclass(hint):
         return from_dict(hint, value, owner)  # type: ignore[arg-type]
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             raise ArgumentError(owner, "must be a list", repr(value), "Write [300, 300]")
-        return tuple(_convert(get_args(hint)[0], entry, owner) for entry in value)
+        return tuple(convert(get_args(hint)[0], entry, owner) for entry in value)
+    if get_origin(hint) is dict:
+        if not isinstance(value, dict):
+            raise ArgumentError(owner, "must be a mapping of keys to values", repr(value), "Write {key: value}")
+        return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

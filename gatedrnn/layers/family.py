@@ -1,51 +1,40 @@
-"""The family: one final class a cell with torch.nn's signature, and `Recurrent` for any registered cell."""
+"""The family: one final class a cell with torch.nn's signature, and `Recurrent` for any registered cell.
+
+Each signature is written out, for `help()`, completion and type checkers; every class passes all of it on.
+"""
 
 import functools
 import inspect
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import Parameter, Signature
 from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
 
 from gatedrnn.cells import CELLS, Cell
-from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
+from gatedrnn.layers import published
 from gatedrnn.layers.recurrent import RecurrentBase
 
 Device = torch.device | str | None
-Layer = TypeVar("Layer", bound=type[RecurrentBase])
+Init = TypeVar("Init", bound=Callable[..., None])
 
 
-def _signed(layer: Layer) -> Layer:
-    """`layer` whose constructor shows all arguments, its own, the base's and its cell's, and refuses any other."""
-    init: Any = layer.__init__
-    own, base = (dict(inspect.signature(given).parameters) for given in (init, RecurrentBase.__init__))
-    cell: Cell | None = getattr(layer, "cell", None)
-    options = cell.options if cell else {}
-    shown = {n: Parameter(n, Parameter.KEYWORD_ONLY, default=v, annotation=type(v)) for n, v in options.items()}
-    order = [(shown | base | own)[name] for name in dict.fromkeys([*own, *base, *shown])]
-    rest = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    order = [p for p in order if p.kind not in rest or (cell is None and p.name == "options")]
-    signature = Signature(sorted(order, key=lambda p: p.kind))
+def _answered(init: Init) -> Init:
+    """`init`, where an unknown keyword is told the nearest known one, before Python misses `hidden_size` for `hiden_size`."""
+    known = inspect.signature(init).parameters
 
     @functools.wraps(init)
     def constructor(self: Any, *args: Any, **kwargs: Any) -> None:
-        if cell:  # before Python misses `hidden_size` where `hiden_size` is given
-            self._check_options({name: kwargs[name] for name in kwargs.keys() - signature.parameters.keys()})
+        self._check_options({name: value for name, value in kwargs.items() if name not in known})
         init(self, *args, **kwargs)
 
-    constructor.__signature__ = signature  # type: ignore[attr-defined]
-    layer.__init__ = constructor  # type: ignore[method-assign]
-    return layer
+    return constructor  # type: ignore[return-value]
 
 
 @final
-@_signed
 class RNN(RecurrentBase):
     """Vanilla RNN, h = φ(W x + U h' + b); a drop-in for torch.nn.RNN, whose fourth positional is `nonlinearity` too.
 
@@ -54,34 +43,40 @@ class RNN(RecurrentBase):
 
     cell = CELLS["rnn"]
 
+    @_answered
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: str = "tanh",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: Device = None,
-        dtype: torch.dtype | None = None,
-        **kwargs: Any,
-    ) -> None:
-        shared = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__(*shared, nonlinearity=nonlinearity, **kwargs)
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+        bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+            nonlinearity=nonlinearity,
+        )  # fmt: skip
 
 
 @final
-@_signed
 class LSTM(RecurrentBase):
     """LSTM, c = f∘c' + i∘g, h = o∘tanh(c); a drop-in for torch.nn.LSTM. Arguments, shapes and errors: `RecurrentBase`."""
 
     cell = CELLS["lstm"]
 
+    @_answered
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        proj_size: int = 0, device: Device = None, dtype: torch.dtype | None = None, *,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+        )  # fmt: skip
+
 
 @final
-@_signed
 class PeepholeLSTM(RecurrentBase):
     """LSTM whose gates also read the cell state: i and f the old one, o the new one.
 
@@ -91,17 +86,41 @@ class PeepholeLSTM(RecurrentBase):
 
     cell = CELLS["peephole"]
 
+    @_answered
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        peephole: str = "diagonal",
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+            peephole=peephole,
+        )  # fmt: skip
+
 
 @final
-@_signed
 class CoupledLSTM(RecurrentBase):
     """LSTM with i = 1 − f (rows f g o). Arguments, shapes and errors: `RecurrentBase`."""
 
     cell = CELLS["coupled"]
 
+    @_answered
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+        )  # fmt: skip
+
 
 @final
-@_signed
 class GRU(RecurrentBase):
     """GRU; a drop-in for torch.nn.GRU.
 
@@ -111,9 +130,88 @@ class GRU(RecurrentBase):
 
     cell = CELLS["gru"]
 
+    @_answered
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        reset_after: bool = True,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend,
+            reset_after=reset_after,
+        )  # fmt: skip
+
 
 @final
-@_signed
+class MGU(RecurrentBase):
+    """Minimal gated unit (Zhou, Wu, Zhang & Zhou 2016): one gate f forgets, resets and writes (rows f n).
+
+    Arguments, shapes and errors: `RecurrentBase`; no `proj_size`.
+    """
+
+    cell = CELLS["mgu"]
+
+    @_answered
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend,
+        )  # fmt: skip
+
+
+@final
+class LayerNormLSTM(RecurrentBase):
+    """LSTM whose W x, U h' and cell state are normalised over their row (Ba, Kiros & Hinton 2016).
+
+    Its state dict also has gains and shifts (`gain_ih_l0`, `shift_ih_l0`, …). Arguments, shapes and errors: `RecurrentBase`.
+    """
+
+    cell = CELLS["layernorm"]
+
+    @_answered
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+        )  # fmt: skip
+
+
+@final
+class SLSTM(RecurrentBase):
+    """sLSTM (Beck et al. 2024, of the xLSTM): exponential gates; states h, c, n and m, without heads.
+
+    Arguments, shapes and errors: `RecurrentBase`.
+    """
+
+    cell = CELLS["slstm"]
+
+    @_answered
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+        )  # fmt: skip
+
+
+@final
 class ONLSTM(RecurrentBase):
     """ON-LSTM (Shen, Tan, Sordoni & Courville 2019): master gates by cumax order the cell state.
 
@@ -129,6 +227,20 @@ class ONLSTM(RecurrentBase):
 
     cell = CELLS["onlstm"]
 
+    @_answered
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        chunk_size: int = 1, split_points: str = "paper",
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+            chunk_size=chunk_size, split_points=split_points,
+        )  # fmt: skip
+
     @classmethod
     def load_ordered_neurons(
         cls, state_dict: Mapping[str, Tensor], layer: int, *, dropconnect: float = 0.0
@@ -142,36 +254,10 @@ class ONLSTM(RecurrentBase):
 
         Raises: CheckpointError: the layer is missing or its shapes fit no ON-LSTM.
         """
-        found = {
-            part: _find(state_dict, f"cells.{layer}.{part}", "ONLSTM.load_ordered_neurons")
-            for part in ("ih.0.weight", "ih.0.bias", "hh.weight", "hh.bias")
-        }
-        rows, hidden = found["hh.weight"].shape
-        masters = rows - 4 * hidden
-        if masters <= 0 or masters % 2 or hidden % (masters // 2):
-            got = f"hh.weight {list(found['hh.weight'].shape)}"
-            rule, advice = "rows must be 4·H + 2·D_m with D_m dividing H", "Is it an ON-LSTM's?"
-            raise CheckpointError("ONLSTM.load_ordered_neurons", rule, got, advice)
-        chunks = masters // 2
-        weight = found["ih.0.weight"]
-        module = cls(weight.shape[1], hidden, chunk_size=hidden // chunks, dtype=weight.dtype, device=weight.device)
-        sizes = [chunks, chunks, hidden, hidden, hidden, hidden]
-
-        def reorder(value: Tensor) -> Tensor:
-            i_master, f_master, o, g, i, f = value.split(sizes)
-            return torch.cat([i, f, g, o, i_master, f_master])
-
-        names = {"weight_ih_l0": "ih.0.weight", "bias_ih_l0": "ih.0.bias"}
-        names |= {"weight_hh_l0": "hh.weight", "bias_hh_l0": "hh.bias"}
-        with _fitting("ONLSTM.load_ordered_neurons"):
-            ours = {name: reorder(found[theirs]) for name, theirs in names.items()}
-            ours["weight_hh_l0"] = ours["weight_hh_l0"] * (1.0 - dropconnect)
-            module.load_state_dict(ours)
-        return module
+        return published.ordered_neurons(cls, state_dict, layer, dropconnect)
 
 
 @final
-@_signed
 class G2LSTM(RecurrentBase):
     """G²-LSTM (Li et al. 2018): an LSTM whose input and forget gates are pushed to 0 and 1 by Gumbel noise in training.
 
@@ -185,16 +271,14 @@ class G2LSTM(RecurrentBase):
 
     cell = CELLS["g2lstm"]
 
+    @_answered
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *args: Any,
-        temperature: float | None = None,
-        noise_probability: float | None = None,
-        gates: Gates | None = None,
-        **kwargs: Any,
-    ) -> None:
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        temperature: float | None = None, noise_probability: float | None = None,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
+    ) -> None:  # fmt: skip
         asked = {"temperature": temperature, "noise_probability": noise_probability}
         asked = {name: value for name, value in asked.items() if value is not None}
         if gates is None:
@@ -205,7 +289,10 @@ class G2LSTM(RecurrentBase):
                     got = f"{name}={value}, gates={gates}"
                     advice = f"Write {name} into the Gates alone"
                     raise ArgumentError(f"G2LSTM.{name}", f"must equal gates.{name} where both are given", got, advice)
-        super().__init__(input_size, hidden_size, *args, gates=gates, **kwargs)
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+        )  # fmt: skip
 
     @classmethod
     def load_g2(cls, state_dict: Mapping[str, Tensor]) -> "G2LSTM":
@@ -216,41 +303,10 @@ class G2LSTM(RecurrentBase):
         Args: state_dict: of their LSTM, or of a model that holds exactly one under any prefix.
         Raises: CheckpointError: no layer is found or the shapes do not fit.
         """
-        found = (re.search(r"(?:^|\.)cell_(\d+)\.weight_ih$", key) for key in state_dict)
-        layers = sorted({int(match[1]) for match in found if match})
-        if not layers or layers != list(range(len(layers))):
-            raise CheckpointError(
-                "G2LSTM.load_g2", "must hold cell_0.weight_ih and so on", f"layers {layers}", "Is it a G²-LSTM's?"
-            )
-        first = _find(state_dict, "cell_0.weight_ih", "G2LSTM.load_g2")
-        if first.shape[1] % 4:
-            raise CheckpointError(
-                "G2LSTM.load_g2", "weight_ih must have 4·H columns", list(first.shape), "Is it a G²-LSTM's?"
-            )
-        bias = any(key.endswith("cell_0.bias") for key in state_dict)
-        module = cls(
-            first.shape[0], first.shape[1] // 4, len(layers), bias=bias, dtype=first.dtype, device=first.device
-        )
-
-        def reorder(value: Tensor) -> Tensor:
-            f, i, o, g = value.chunk(4)
-            return torch.cat([i, f, g, o])
-
-        ours = {}
-        with _fitting("G2LSTM.load_g2"):
-            for layer in layers:
-                for name in ("weight_ih", "weight_hh"):
-                    value = _find(state_dict, f"cell_{layer}.{name}", "G2LSTM.load_g2")
-                    ours[f"{name}_l{layer}"] = reorder(value.t())
-                if bias:
-                    value = reorder(_find(state_dict, f"cell_{layer}.bias", "G2LSTM.load_g2"))
-                    ours |= {f"bias_ih_l{layer}": value, f"bias_hh_l{layer}": torch.zeros_like(value)}
-            module.load_state_dict(ours)
-        return module
+        return published.g2(cls, state_dict)
 
 
 @final
-@_signed
 class Recurrent(RecurrentBase):
     """Layers of any registered cell, by name: what the models use, and the way to a cell of your own.
 
@@ -259,28 +315,19 @@ class Recurrent(RecurrentBase):
         The rest, shapes and errors: `RecurrentBase`.
     """
 
-    def __init__(self, cell: str | Cell, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, cell: str | Cell, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Device = None, dtype: torch.dtype | None = None, *,
+        gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
+        **options: Any,
+    ) -> None:  # fmt: skip
         self.cell = CELLS[cell] if isinstance(cell, str) else cell
-        super().__init__(input_size, hidden_size, *args, **kwargs)
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
+            gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size, **options,
+        )  # fmt: skip
 
-
-@contextmanager
-def _fitting(owner: str) -> Iterator[None]:
-    """torch's complaint about shapes as ours."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except RuntimeError as error:
-        got = " ".join(str(error).split())
-        raise CheckpointError(
-            owner, "shapes must fit one another", got, "Check which layer and model they are of"
-        ) from error
-
-
-def _find(state_dict: Mapping[str, Tensor], ending: str, owner: str) -> Tensor:
-    keys = [key for key in state_dict if key == ending or key.endswith(f".{ending}")]
-    if len(keys) != 1:
-        got = f"{len(keys)} of them" if keys else f"keys such as {', '.join(sorted(state_dict)[:3]) or 'none'}"
-        raise CheckpointError(owner, f"must hold one key that ends in {ending!r}", got, "Check the layer's number")
-    return state_dict[keys[0]]
+    def extra_repr(self) -> str:
+        """The cell's name, then as for every layer."""
+        return f"{self.cell.name!r}, {super().extra_repr()}"

@@ -124,8 +124,8 @@ def read_state(
     like, autocast = batch.x_TBD, _autocast(batch.x_TBD)
     if hx is None:
         options: Any = {"device": like.device, "dtype": torch.float32 if autocast else like.dtype}
-        zeros = {shape: torch.zeros(shape[1:], **options) for shape in shapes}
-        return [tuple(zeros[shape] for shape in shapes)] * shapes[0][0]
+        zeros = {width: torch.zeros(size, width, **options) for _, size, width in shapes}
+        return [tuple(zeros[width] for _, _, width in shapes)] * shapes[0][0]
     states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
     if len(states) != len(names) or (len(names) > 1 and isinstance(hx, Tensor)):
         raise _no_states(owner, names, f"{len(states)} state(s)")

@@ -15,12 +15,13 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
+from gatedrnn.cells.native import native
 from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
-from gatedrnn.layers.alike import read_call
 from gatedrnn.layers.dropout import dropped_weight
 from gatedrnn.layers.inputs import Batch, read_input, read_state
+from gatedrnn.layers.prepared import read_call
 from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, fold_noise, plan_noise, scale
 
 
@@ -101,6 +102,21 @@ class RecurrentBase(nn.Module, ABC):
         """Parameters by layer and direction, as in torch.nn.LSTM."""
         return [[getattr(self, own) for own in names.values()] for names in self._names]
 
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        return [weight for place in self.all_weights for weight in place]
+
+    @property
+    def mode(self) -> str:
+        """torch.nn's name of a layer that computes what torch.nn's does: LSTM, GRU, RNN_TANH or RNN_RELU.
+
+        Raises: AttributeError: torch.nn has no such layer, so that `hasattr(layer, "mode")` tells which have one.
+        """
+        name = native(self.cell.step, self.spec) if self.gates == Gates() else None
+        if name is None:
+            raise AttributeError("mode")
+        return name.upper()
+
     def forward(
         self,
         input: Tensor | PackedSequence,
@@ -125,15 +141,15 @@ class RecurrentBase(nn.Module, ABC):
         Raises: ArgumentError: a shape, type, length or number of states does not fit.
         """
         call = None if lengths is not None or noise is not None or return_gates else read_call(self, input, hx)
-        if call is not None and call.way is not None:
-            return call.run()
+        if call is not None and (prepared := call.prepared()) is not None:
+            return call.run(prepared)
         owner = type(self).__name__
         named = return_gates if isinstance(return_gates, bool) else tuple(return_gates)
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shapes(batch), batch)
         if noise is not None:
             self._check_noise(noise, batch)
-        x_TBD, finals, traces, requests = batch.x_TBD, [], [], []
+        x_TBD, finals, traces = batch.x_TBD, [], []
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x_TBD = F.dropout(x_TBD, self.dropout, self.training)
@@ -143,16 +159,12 @@ class RecurrentBase(nn.Module, ABC):
                 request = self.request(
                     place, x_TBD, states[place], noise=perturbation, lengths_B=batch.lengths_B, return_gates=named
                 )
-                if call is not None and call.new:
-                    requests.append(request)
                 result = backend_for(request, self.backend).run(request)
                 outputs.append(result.output_TBH)
                 finals.append(result.state)
                 if return_gates:
                     traces.append(self._named(named, result.trace or {}))
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-        if call is not None and call.new:
-            call.remember(requests)
         stacked = tuple(
             batch.restore_state(layers[0].unsqueeze(0) if len(layers) == 1 else torch.stack(layers))
             for layers in zip(*finals, strict=True)

@@ -1,14 +1,17 @@
 """What a language model is made of."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gatedrnn.cells import CELLS
-from gatedrnn.core.checks import one_of, positive_int, probability
-from gatedrnn.core.config import to_dict
+from gatedrnn.core.checks import nearest, one_of, positive_int, probability
+from gatedrnn.core.config import convert, to_dict
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
+
+OLD_KEYS = ("chunk_size", "split_points", "peephole", "reset_after", "nonlinearity")
+"""Options that were keys of the section `model`, where they are still read."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,7 @@ class LanguageModelConfig:
         embedding_size: width of a word's embedding.
         hidden_sizes: hidden units of each layer, first to last.
         tied: the decoder shares the embedding's weights; the last hidden size must be the embedding size.
-        chunk_size: units that share a master gate (read by onlstm only).
-        split_points: paper or free (read by onlstm only).
-        peephole: diagonal or full (read by peephole only).
-        reset_after: torch's GRU, or the textbook's if false (read by gru only).
-        nonlinearity: tanh, relu or sigmoid (read by rnn only).
+        options: the cell's own, such as {chunk_size: 10}; one that is left out becomes what the cell advises.
         gates: temperature and noise; null, or a key left out, for what belongs to the cell.
         embedding_dropout: probability that a word's whole embedding is dropped.
         input_dropout: locked, on the embedded input.
@@ -41,11 +40,7 @@ class LanguageModelConfig:
     embedding_size: int = 300
     hidden_sizes: tuple[int, ...] = (300, 300)
     tied: bool = True
-    chunk_size: int = 10
-    split_points: str = "paper"
-    peephole: str = "diagonal"
-    reset_after: bool = True
-    nonlinearity: str = "tanh"
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
     gates: Gates | None = None
     embedding_dropout: float = 0.0
     input_dropout: float = 0.2
@@ -63,30 +58,44 @@ class LanguageModelConfig:
             raise ArgumentError("model.hidden_sizes", "must have at least one layer", "none", "Write [300, 300]")
         for size in self.hidden_sizes:
             positive_int("model.hidden_sizes", size)
-        for field in fields(self):
-            if field.name.endswith("_dropout"):
-                probability(f"model.{field.name}", getattr(self, field.name))
+        for each in fields(self):
+            if each.name.endswith("_dropout"):
+                probability(f"model.{each.name}", getattr(self, each.name))
         if self.tied and self.hidden_sizes[-1] != self.embedding_size:
             got = f"hidden_sizes={list(self.hidden_sizes)}, embedding_size={self.embedding_size}"
             advice = f"End hidden_sizes with {self.embedding_size}, or set tied: false"
             raise ArgumentError("model.tied", "the last hidden size must equal the embedding size", got, advice)
-        self._check_read()
+        object.__setattr__(self, "options", self._all_options())
+        if "gates" in _unread(self.cell) and self.gates not in (None, CELLS[self.cell].gates):
+            got = f"{self.gates!r} with cell={self.cell}"
+            raise ArgumentError("model.gates", "needs a cell with gates to perturb", got, "Leave it out")
 
-    def _check_read(self) -> None:
-        """Raises ArgumentError for what is set and the cell does not read: another cell's option, or gates to perturb."""
-        for name in sorted(_unread(self.cell)):
-            value, default = getattr(self, name, None), getattr(LanguageModelConfig, name, None)
-            if name == "gates" and value not in (None, CELLS[self.cell].gates):
-                rule = "needs a cell with gates to perturb"
-            elif name != "gates" and value != default:
-                rule = f"is read by {', '.join(cell for cell in CELLS if name in CELLS[cell].options)} only"
-            else:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**with_options(state))  # type: ignore[misc] - a pickle of an earlier version has the old keys
+
+    def _all_options(self) -> dict[str, Any]:
+        """Every option of the cell. Raises: ArgumentError: one is unknown, another cell's, or not of its default's type."""
+        cell = CELLS[self.cell]
+        found = cell.options | cell.advised
+        for name, value in convert(dict[str, Any], self.options, "model.options").items():
+            owner = f"model.options.{name}"
+            if name in found:
+                kind = type(found[name])
+                found[name] = convert(kind, value, owner) if kind in (bool, int, float, str) else value
                 continue
-            raise ArgumentError(f"model.{name}", rule, f"{value!r} with cell={self.cell}", "Leave it out")
+            others = [other for _, other in CELLS.items() if name in other.options]
+            if not others:
+                advice = nearest(str(name), cell.options) if cell.options else f"{self.cell} has no options"
+                raise ArgumentError(owner, "unknown key", None, advice)
+            if all(value not in (other.options[name], other.advised.get(name)) for other in others):
+                rule = f"is read by {', '.join(other.name for other in others)} only"
+                raise ArgumentError(owner, rule, f"{value!r} with cell={self.cell}", "Leave it out")
+        return found
 
     @staticmethod
     def completed(values: dict[str, Any]) -> dict[str, Any]:
-        """`values` with what `gates` leaves open from the cell: a G²-LSTM keeps its temperature where only p is given."""
+        """`values` as they are now written, with what `gates` leaves open from the cell, as a G²-LSTM's temperature."""
+        values = with_options(values)
         gates, cell = values.get("gates"), values.get("cell", LanguageModelConfig.cell)
         if not isinstance(gates, dict) or not isinstance(cell, str) or cell not in CELLS:
             return values
@@ -94,18 +103,32 @@ class LanguageModelConfig:
 
     @staticmethod
     def without_unread(values: dict[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
-        """`values` without those, among `names` [all], that their cell does not read, as files of earlier versions hold them."""
+        """`values` without those, among `names` ("options.chunk_size") [all], that their cell does not read."""
+        values = with_options(values)
         unread = _unread(values.get("cell", LanguageModelConfig.cell))
-        return {key: value for key, value in values.items() if key not in unread or not (names is None or key in names)}
+        left = unread if names is None else unread.intersection(names)
+        kept = {key: value for key, value in values.items() if key not in left}
+        if isinstance(kept.get("options"), dict):
+            kept["options"] = {key: value for key, value in kept["options"].items() if f"options.{key}" not in left}
+        return kept
 
-    def cell_options(self) -> dict[str, Any]:
-        """The options that this cell reads; one that no field is named after keeps the cell's own default."""
-        return {name: getattr(self, name) for name in CELLS[self.cell].options if hasattr(self, name)}
+
+def with_options(values: Any) -> Any:
+    """The section `model` with its old keys moved into `options`. Raises: ArgumentError: one is in both, and differs."""
+    old = {key: values[key] for key in OLD_KEYS if key in values} if isinstance(values, dict) else {}
+    options = values.get("options", {}) if old else None
+    if not isinstance(options, dict):
+        return values
+    for key, value in old.items():
+        if options.get(key, value) != value:
+            got, advice = f"{value!r} and {options[key]!r}", f"Drop model.{key}"
+            raise ArgumentError(f"model.{key}", f"must equal model.options.{key} where both are given", got, advice)
+    return {key: value for key, value in values.items() if key not in old} | {"options": old | options}
 
 
 def _unread(cell: Any) -> set[str]:
-    """Fields that this cell does not read."""
+    """What this cell does not read: "options.NAME" of other cells' options, and "gates" where it has none to perturb."""
     if not isinstance(cell, str) or cell not in CELLS:
         return set()
-    others = {name for other in CELLS for name in CELLS[other].options} - set(CELLS[cell].options)
+    others = {f"options.{name}" for other in CELLS for name in CELLS[other].options if name not in CELLS[cell].options}
     return others if CELLS[cell].make_spec(1).perturbed(Gates()) else {*others, "gates"}

@@ -66,7 +66,7 @@ class LanguageModel(nn.Module):
         widths = [config.embedding_size, *config.hidden_sizes]
         shared: dict[str, Any] = {"gates": config.gates, "weight_dropout": config.weight_dropout, "backend": backend}
         self.layers = nn.ModuleList(
-            Recurrent(config.cell, before, after, **shared, **config.cell_options())
+            Recurrent(config.cell, before, after, **shared, **config.options)
             for before, after in zip(widths, config.hidden_sizes, strict=False)
         )
         self.decoder = nn.Linear(config.hidden_sizes[-1], config.vocabulary_size)

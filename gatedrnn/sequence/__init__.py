@@ -1,6 +1,6 @@
 """A cell over time: folding of temperature, the choice of a backend, the reference loop; no parameters of its own."""
 
-from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices, stack_for
+from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices, prepare
 from gatedrnn.sequence.perturb import Draw, draw_noise, fold, fold_noise, plan_noise, scale
 from gatedrnn.sequence.request import Request, Result
 
@@ -16,6 +16,6 @@ __all__ = [
     "fold",
     "fold_noise",
     "plan_noise",
+    "prepare",
     "scale",
-    "stack_for",
 ]

@@ -24,6 +24,10 @@ class Backend(Protocol):
         """Run it."""
         ...
 
+    def prepare(self, requests: Sequence[Request]) -> Any:
+        """How to run requests like these, of layers upon one another, which it supports, at once; None where it cannot."""
+        ...
+
 
 BACKENDS: dict[str, Backend] = {"cpu": Cpu(), "triton": Triton(), "torch": PyTorch(), "reference": Reference()}
 """By name, in the order in which they are asked; the reference runs what none of the others supports."""
@@ -53,10 +57,13 @@ def backend_for(request: Request, name: str = "auto") -> Backend:
     return BACKENDS[fastest(runs, request, _lost) if len(runs) > 1 else first]
 
 
-def stack_for(requests: Sequence[Request], name: str = "auto") -> Any:
-    """How to run requests like these, of layers upon one another, at once: see `Cpu.stack`; None where no backend can."""
+def prepare(requests: Sequence[Request], name: str = "auto") -> Any:
+    """How to run requests like these, of layers upon one another, at once; None where no backend can.
+
+    Returns: (x_TBD, states, params) → (output, final states), states [L, B, H] each.
+    """
     backends = {backend_for(request, name) for request in requests}
-    return BACKENDS["cpu"].stack(requests) if backends == {BACKENDS["cpu"]} else None  # type: ignore[attr-defined]
+    return backends.pop().prepare(requests) if len(backends) == 1 else None
 
 
 def _lost(name: str) -> None:

@@ -3,6 +3,8 @@
 Dimensions: T time, B batch, D input, H hidden, R rows of all gates.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,6 +25,9 @@ class Reference:
     def run(self, request: Request) -> Result:
         """See `run`."""
         return run(request)
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """None: one layer at a time."""
 
 
 def run(request: Request) -> Result:

@@ -130,14 +130,17 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
     wanted = to_dict(config)
     every = (f"{section}.{name}" for section, values in wanted.items() for name in values)
     for key in sorted(every if given is None else given):
-        section, name = key.split(".")[:2]
-        if wanted[section][name] == own[section][name]:
+        section, name, *inner = key.split(".")
+        asked, had = wanted[section][name], own[section][name]
+        if name == "options" and inner:
+            asked, had = asked.get(inner[0]), had.get(inner[0])
+        if asked == had:
             continue
         if key == "data.tokenizer" and _is_tokenizer(folder, wanted[section][name]):
             own[section][name] = wanted[section][name]
             continue
         if key != "data.folder" and (section != "training" or name not in MAY_CHANGE):
-            got = f"{wanted[section][name]!r}, and {own[section][name]!r} in the run"
+            got = f"{asked!r}, and {had!r} in the run"
             advice = f"Drop it, or start another run; what may change: {', '.join(MAY_CHANGE)}"
             raise ArgumentError(key, "must be as in the run", got, advice)
         own[section][name] = wanted[section][name]

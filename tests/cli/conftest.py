@@ -12,7 +12,7 @@ LEVELS = {"char": {"level": "char", "min_count": 1}, "subword": {"level": "subwo
 def _trained(folder, name, data, *options):
     sections = {
         "data": data,
-        "model": {"cell": "onlstm", "embedding_size": 16, "hidden_sizes": [20, 16], "chunk_size": 4},
+        "model": {"cell": "onlstm", "embedding_size": 16, "hidden_sizes": [20, 16], "options": {"chunk_size": 4}},
         "training": {"epochs": 7, "batch_size": 8, "sequence_length": 20, "learning_rate": 0.01, "device": "cpu"},
     }
     config = folder / f"{name}.yaml"
@@ -28,7 +28,7 @@ def work(tmp_path_factory):
     write_corpus(folder / "text", seed=1, train=150, valid=25, test=25)
     (folder / "trained.json").write_text(_trained(folder, "run", {"min_count": 1}))
     _trained(folder, "other", {"min_count": 1}, "--training.seed", 2)
-    lstm = ["--model.cell", "lstm", "--model.hidden_sizes", "[16]", "--model.chunk_size", 10]
+    lstm = ["--model.cell", "lstm", "--model.hidden_sizes", "[16]", "--model.options.chunk_size", 10]
     _trained(folder, "lstm", {"min_count": 1}, *lstm)
     return folder
 

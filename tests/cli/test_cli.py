@@ -45,7 +45,7 @@ def test_train_prints_its_progress_and_a_config_names_its_own_data(work, tmp_pat
 @pytest.mark.parametrize("by", ["file", "option", "mapping"])
 def test_a_setting_of_the_gates_leaves_the_others_to_the_cell(work, tmp_path, by):
     sections = yaml.safe_load((work / "run.yaml").read_text())
-    del sections["model"]["chunk_size"]
+    del sections["model"]["options"]
     sections["model"] |= {"cell": "g2lstm"} | ({"gates": {"noise_probability": 0.7}} if by == "file" else {})
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(sections))
     option = {
@@ -243,7 +243,7 @@ def test_a_missing_corpus_is_one_line_and_leaves_no_run(work, tmp_path):
 
 
 BAD_OPTIONS = {
-    "chunk": (["--model.chunk_size", "7"], "chunk_size: must divide"),
+    "chunk": (["--model.options.chunk_size", "7"], "chunk_size: must divide"),
     "device": (["--training.device", "toaster"], "training.device: must be a device"),
     "tied": (["--model.embedding_size", "8"], "model.tied: the last hidden size must equal"),
     "cell": (["--model.cell", "onlsmt"], "onlstm"),

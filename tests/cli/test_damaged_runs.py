@@ -31,7 +31,7 @@ def place(tmp_path_factory):
     write_corpus(folder / "text", seed=1, train=40, valid=8, test=8)
     sections = {
         "data": {"folder": str(folder / "text"), "min_count": 1},
-        "model": {"cell": "onlstm", "embedding_size": 8, "hidden_sizes": [8], "chunk_size": 4},
+        "model": {"cell": "onlstm", "embedding_size": 8, "hidden_sizes": [8], "options": {"chunk_size": 4}},
         "training": {"batch_size": 8, "sequence_length": 10, "device": "cpu", "checkpoint_minutes": 1e-9},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(sections))

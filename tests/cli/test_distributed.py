@@ -10,7 +10,7 @@ import pytest
 
 from gatedrnn.training.run import read_metrics
 
-SMALL = ["--model.embedding_size", "16", "--model.hidden_sizes", "[16]", "--model.chunk_size", "4"]
+SMALL = ["--model.embedding_size", "16", "--model.hidden_sizes", "[16]", "--model.options.chunk_size", "4"]
 PLAIN = [f"--model.{name}_dropout={0}" for name in ("input", "hidden", "output")]
 
 

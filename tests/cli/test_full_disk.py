@@ -15,7 +15,7 @@ TINY = [
     "8",
     "--model.hidden_sizes",
     "[8]",
-    "--model.chunk_size",
+    "--model.options.chunk_size",
     "4",
     "--training.epochs",
     "1",

@@ -13,7 +13,7 @@ import torch
 
 from gatedrnn.training.run import load_run
 
-TINY = ["--model.embedding_size", "16", "--model.hidden_sizes", "[16]", "--model.chunk_size", "4"]
+TINY = ["--model.embedding_size", "16", "--model.hidden_sizes", "[16]", "--model.options.chunk_size", "4"]
 
 
 @pytest.fixture

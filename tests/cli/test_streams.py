@@ -274,13 +274,26 @@ def test_a_sentence_too_long_to_draw_is_named_and_the_others_drawn(work, tmp_pat
     [
         (
             ["--model.cell", "gru", "--model.chunk_size", 7],
-            "model.chunk_size: is read by onlstm only; got 7 with cell=gru",
+            "model.options.chunk_size: is read by onlstm only; got 7 with cell=gru",
         ),
-        (["--model={cell: gru, chunk_size: 7}"], "model.chunk_size: is read by onlstm only; got 7 with cell=gru"),
-        (["--model.reset_after", "false"], "model.reset_after: is read by gru only; got False with cell=onlstm"),
-        (["--model.peephole", "full"], "model.peephole: is read by peephole only"),
-        (["--model.nonlinearity", "relu"], "model.nonlinearity: is read by rnn only"),
-        (["--model.cell", "lstm", "--model.split_points", "free"], "model.split_points: is read by onlstm only"),
+        (
+            ["--model.cell", "gru", "--model.options.chunk_size", 7],
+            "model.options.chunk_size: is read by onlstm only; got 7 with cell=gru",
+        ),
+        (
+            ["--model={cell: gru, chunk_size: 7}"],
+            "model.options.chunk_size: is read by onlstm only; got 7 with cell=gru",
+        ),
+        (
+            ["--model.reset_after", "false"],
+            "model.options.reset_after: is read by gru only; got False with cell=onlstm",
+        ),
+        (["--model.peephole", "full"], "model.options.peephole: is read by peephole only"),
+        (["--model.nonlinearity", "relu"], "model.options.nonlinearity: is read by rnn only"),
+        (
+            ["--model.cell", "lstm", "--model.split_points", "free"],
+            "model.options.split_points: is read by onlstm only",
+        ),
         (["--model.cell", "rnn", "--model.gates.temperature", 0.5], "model.gates: needs a cell with gates to perturb"),
     ],
 )
@@ -296,7 +309,7 @@ def test_a_setting_at_its_default_may_stand_and_old_runs_go_on(work, tmp_path):
     works("train", "--out", tmp_path / "b", *short, "--config", tmp_path / "a" / "config.yaml")
     old = copy_of(tmp_path / "b", tmp_path / "old")
     config = yaml.safe_load((old / "config.yaml").read_text())
-    config["model"]["chunk_size"] = 7
+    config["model"]["options"]["chunk_size"] = 7
     (old / "config.yaml").write_text(yaml.safe_dump(config))
     works("evaluate", old, "--data", work / "text" / "test.txt")
     works("train", "--out", old, *short, "--config", old / "config.yaml", "--resume")
@@ -333,7 +346,7 @@ def test_a_file_s_options_of_its_cell_may_stand_where_an_option_replaces_the_cel
         "1e-5",
     ]  # with chunk_size: 4
     works("train", *config, "--model.cell", "lstm", "--out", tmp_path / "a")
-    rule = "model.chunk_size: is read by onlstm only; got 5 with cell=lstm"
+    rule = "model.options.chunk_size: is read by onlstm only; got 5 with cell=lstm"
     assert rule in fails("train", *config, "--model.cell", "lstm", "--model.chunk_size", 5, "--out", tmp_path / "b")
     own = tmp_path / "own.yaml"
     own.write_text((work / "run.yaml").read_text().replace("cell: onlstm", "cell: lstm"))

@@ -135,7 +135,9 @@ def test_a_study_may_allow_it_for_itself():
 
 def test_distances_are_the_reference_s_to_a_hundred_thousandth():
     torch.manual_seed(1)
-    config = LanguageModelConfig(50, cell="onlstm", tied=False, embedding_size=32, hidden_sizes=(64, 64), chunk_size=4)
+    config = LanguageModelConfig(
+        50, cell="onlstm", tied=False, embedding_size=32, hidden_sizes=(64, 64), options={"chunk_size": 4}
+    )
     ours, slow = LanguageModel(config).eval(), LanguageModel(config, backend="reference").eval()
     for p in ours.parameters():
         p.data.mul_(4)  # gates far from the middle, as training makes them

@@ -29,7 +29,7 @@ class ModelBench:
         config = LanguageModelConfig(
             vocabulary_size=case.vocabulary, cell=case.cell, embedding_size=case.sizes[-1], hidden_sizes=case.sizes,
             tied=case.tied, input_dropout=0.0, hidden_dropout=0.0, output_dropout=0.0,
-            **({"chunk_size": 1} if case.cell == "onlstm" else {}),
+            **({"options": {"chunk_size": 1}} if case.cell == "onlstm" else {}),
         )  # fmt: skip
         self.case, self.dtype = case, getattr(torch, case.dtype)
         self.model = LanguageModel(config).to(self.dtype).eval()

@@ -79,7 +79,7 @@ def prepare(base: Path, bomb: int = 300 << 20) -> None:
         ("subword", "lstm", {"level": "subword"}),
     ):
         sections = {"data": data, "model": {"cell": cell}, "training": {"seed": 1}}
-        sections["model"] |= {"chunk_size": 4} if cell == "onlstm" else {}
+        sections["model"] |= {"options": {"chunk_size": 4}} if cell == "onlstm" else {}
         sections["data"] |= {"vocabulary_size": 280} if name == "subword" else {"min_count": 1}
         (base / f"{name}.yaml").write_text(json.dumps(sections))
         where = ["--config", str(base / f"{name}.yaml"), "--data", str(base / "text"), "--out", str(base / name)]

@@ -62,7 +62,7 @@ def test_factors_are_the_nearest_matrix_of_their_rank():
 
 def make(cell="onlstm", tied=True):
     torch.manual_seed(0)
-    own = {"chunk_size": 4} if cell == "onlstm" else {}
+    own = {"options": {"chunk_size": 4}} if cell == "onlstm" else {}
     config = LanguageModelConfig(30, cell=cell, embedding_size=8, hidden_sizes=(12, 8), tied=tied, **own)
     return LanguageModel(config).eval()
 

@@ -36,7 +36,7 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a tiny untrained run where the pages expect one, `runs/my-text`."""
     folder = tmp_path / "runs" / "my-text"
     vocabulary = Vocabulary.build([["the", "old", "author"]], min_count=1)
-    config = LanguageModelConfig(len(vocabulary), embedding_size=8, hidden_sizes=(8, 8), chunk_size=4)
+    config = LanguageModelConfig(len(vocabulary), embedding_size=8, hidden_sizes=(8, 8), options={"chunk_size": 4})
     LanguageModel(config).save_pretrained(folder)
     vocabulary.save(folder / "vocabulary.json")
     monkeypatch.chdir(tmp_path)

@@ -25,7 +25,7 @@ NO_CACHE = Cache(lambda_=0.0)
 def make_model(cell="onlstm", seed=1, scale=6.0, **options):
     """An untrained model with pronounced predictions, in double precision and training mode, with dropout."""
     torch.manual_seed(seed)
-    own = {"chunk_size": 2} if cell == "onlstm" else {}
+    own = {"options": {"chunk_size": 2}} if cell == "onlstm" else {}
     options = {"embedding_size": 6, "hidden_sizes": (8, 6), "output_dropout": 0.3} | own | options
     model = LanguageModel(LanguageModelConfig(len(VOCABULARY), cell=cell, **options), backend="reference").double()
     with torch.no_grad():

@@ -21,7 +21,7 @@ CELLS = ["rnn", "lstm", "peephole", "coupled", "gru", "onlstm", "g2lstm"]
 
 def make(cell, **options):
     torch.manual_seed(1)
-    options = ({"chunk_size": 4} if cell == "onlstm" else {}) | options
+    options = ({"options": {"chunk_size": 4}} if cell == "onlstm" else {}) | options
     model = LanguageModel(LanguageModelConfig(6, cell=cell, embedding_size=8, hidden_sizes=(12, 8), **options))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.9)

@@ -20,7 +20,7 @@ TOKENS = torch.randint(0, V, (7, 3), generator=torch.Generator().manual_seed(0))
 
 
 def config(**changes):
-    own = {"chunk_size": 2} if changes.get("cell", "onlstm") == "onlstm" else {}
+    own = {"options": {"chunk_size": 2}} if changes.get("cell", "onlstm") == "onlstm" else {}
     fields = {"vocabulary_size": V, "embedding_size": E, "hidden_sizes": (8, E)} | own | QUIET
     return LanguageModelConfig(**fields | changes)
 
@@ -181,7 +181,7 @@ def test_save_and_load(tmp_path, cell, tied):
 
 def test_save_and_load_keeps_gates_and_options(tmp_path):
     gates = Gates(0.7, 0.8, 0.1, True, ("master_forget",))
-    model = make(gates=gates, split_points="free")
+    model = make(gates=gates, options={"chunk_size": 2, "split_points": "free"})
     model.save_pretrained(tmp_path)
     loaded = LanguageModel.from_pretrained(tmp_path)
     assert loaded.config == model.config and loaded.layers[0].gates == gates
@@ -269,7 +269,17 @@ def test_weights_that_are_not_finite(tmp_path, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"chunk_sise": 2}, r"^model\.chunk_sise: unknown key\. Did you mean 'chunk_size'\?"),
+        ({"optoins": {}}, r"^model\.optoins: unknown key\. Did you mean 'options'\?"),
+        ({"options": {"chunk_sise": 2}}, r"^model\.options\.chunk_sise: unknown key\. Did you mean 'chunk_size'\?"),
+        ({"options": {"chunk_size": "2"}}, r"^model\.options\.chunk_size: must be an integer; got '2'"),
+        ({"options": {"split_points": True}}, r"^model\.options\.split_points: must be a word; got True"),
+        ({"options": {"split_points": "any"}}, r"split_points: must be one of paper, free; got 'any'"),
+        ({"options": [2]}, r"^model\.options: must be a mapping of keys to values; got \[2\]"),
+        ({"cell": "lstm", "options": {"depth": 2}}, r"^model\.options\.depth: unknown key\. lstm has no options"),
+        (
+            {"chunk_size": 3},
+            r"^model\.chunk_size: must equal model\.options\.chunk_size where both are given; got 3 and 2",
+        ),
         ({"gates": {"temprature": 0.5}}, r"^model\.gates\.temprature: unknown key\. Did you mean 'temperature'\?"),
         ({"hidden_sizes": "300"}, r"^model\.hidden_sizes: must be a list; got '300'\. Write \[300, 300\]"),
         ({"tied": "yes please"}, r"^model\.tied: must be true or false; got 'yes please'"),
@@ -279,7 +289,7 @@ def test_weights_that_are_not_finite(tmp_path, value):
         ({"hidden_sizes": []}, r"^model\.hidden_sizes: must have at least one layer"),
         ({"hidden_sizes": [8, 0]}, r"^model\.hidden_sizes: must be a positive integer; got 0"),
         ({"vocabulary_size": None}, r"^model\.vocabulary_size: must be set"),
-        ({"chunk_size": 4}, r"must divide hidden_size; got hidden_size=6, chunk_size=4\. Try 2 or 3\."),
+        ({"options": {"chunk_size": 4}}, r"must divide hidden_size; got hidden_size=6, chunk_size=4\. Try 2 or 3\."),
         ({"cell": [1], "gates": {}}, r"^model\.cell: must be a word; got \[1\]"),
     ],
 )
@@ -293,10 +303,13 @@ def test_wrong_configuration(saved, change, message):
     ("fields", "message"),
     [
         (
-            {"cell": "gru", "chunk_size": 7},
-            r"^model\.chunk_size: is read by onlstm only; got 7 with cell=gru\. Leave it",
+            {"cell": "gru", "options": {"chunk_size": 7}},
+            r"^model\.options\.chunk_size: is read by onlstm only; got 7 with cell=gru\. Leave it",
         ),
-        ({"reset_after": False}, r"^model\.reset_after: is read by gru only; got False with cell=onlstm\."),
+        (
+            {"options": {"chunk_size": 2, "reset_after": False}},
+            r"^model\.options\.reset_after: is read by gru only; got False with cell=onlstm\.",
+        ),
         (
             {"cell": "rnn", "gates": Gates(0.5)},
             r"^model\.gates: needs a cell with gates to perturb; got Gates\(.*cell=rnn",

@@ -1,7 +1,6 @@
 """The layers as modules: errors that say what to do, dropouts, the trace, and torch's tools around them."""
 
 import copy
-import inspect
 import pickle
 import re
 
@@ -10,7 +9,18 @@ import torch
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from gatedrnn import CELLS, G2LSTM, GRU, LSTM, ONLSTM, RNN, ArgumentError, CoupledLSTM, Gates, PeepholeLSTM, Recurrent
+from gatedrnn import (
+    CELLS,
+    GRU,
+    LSTM,
+    ONLSTM,
+    RNN,
+    ArgumentError,
+    CoupledLSTM,
+    Gates,
+    PeepholeLSTM,
+    Recurrent,
+)  # fmt: skip
 from gatedrnn.layers import EmbeddingDropout, LockedDropout
 from gatedrnn.layers.dropout import dropped_weight
 
@@ -182,72 +192,6 @@ def test_error_says_who_what_got_and_what_to_do(case):
     assert re.fullmatch(form, str(caught.value)), str(caught.value)
 
 
-POSITIONAL = [
-    "input_size",
-    "hidden_size",
-    "num_layers",
-    "bias",
-    "batch_first",
-    "dropout",
-    "bidirectional",
-    "device",
-    "dtype",
-]
-SHARED = [*POSITIONAL, "gates", "weight_dropout", "backend"]
-UNKNOWN = {
-    "nearest": (
-        lambda: ONLSTM(10, 20, chunksize=5),
-        "ONLSTM.chunksize",
-        "ON-LSTM; got 5",
-        "chunk_size",
-        "split_points",
-    ),
-    "shared": (lambda: LSTM(10, 20, num_layer=2), "LSTM.num_layer", "LSTM; got 2", "num_layers"),
-    "required": (lambda: LSTM(10, hiden_size=20), "LSTM.hiden_size", "LSTM; got 20", "hidden_size"),
-    "own": (lambda: RNN(10, 20, nonlinearty="relu"), "RNN.nonlinearty", "vanilla RNN; got 'relu'", "nonlinearity"),
-    "g2": (
-        lambda: G2LSTM(10, 20, temprature=1),
-        "G2LSTM.temprature",
-        "G²-LSTM; got 1",
-        "temperature",
-        "noise_probability",
-    ),
-    "by name": (lambda: Recurrent("lstm", 10, 20, peephole=5), "Recurrent.peephole", "LSTM; got 5", None, "cell"),
-    "of the cell": (lambda: Recurrent("gru", 10, 20, reset=5), "Recurrent.reset", "GRU; got 5", "reset_after", "cell"),
-}
-
-
-@pytest.mark.parametrize("case", UNKNOWN)
-def test_an_unknown_argument_is_answered_by_the_nearest_and_all(case):
-    call, owner, got, near, *more = UNKNOWN[case]
-    with pytest.raises(ArgumentError) as caught:
-        call()
-    known = ", ".join(sorted({*SHARED, *more, *([near] if near else [])}))
-    asked = f" Did you mean {near!r}?" if near else ""
-    assert str(caught.value) == f"{owner}: is no argument of {got}.{asked} Known: {known}."
-
-
-@pytest.mark.parametrize("kind", [RNN, LSTM, PeepholeLSTM, CoupledLSTM, GRU, ONLSTM, G2LSTM])
-def test_the_signature_shows_every_argument_with_its_default(kind):
-    shown = inspect.signature(kind).parameters
-    own = {"temperature", "noise_probability"} if kind is G2LSTM else set()
-    assert shown.keys() == {*SHARED, *kind.cell.options, *own}
-    assert {name: shown[name].default for name in kind.cell.options} == kind.cell.options
-    required = {name for name, parameter in shown.items() if parameter.default is inspect.Parameter.empty}
-    assert required == {"input_size", "hidden_size"}
-    layer = kind(D, H, **{name: parameter.default for name, parameter in shown.items() if name not in required})
-    assert repr(layer) == repr(kind(D, H)) and layer.gates == kind.cell.gates
-    positional = [name for name, parameter in shown.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    assert positional == ([*POSITIONAL[:3], "nonlinearity", *POSITIONAL[3:]] if kind is RNN else POSITIONAL)
-    assert ["self", *shown] == [*inspect.signature(kind.__init__).parameters]
-
-
-def test_the_signature_of_a_layer_by_name_ends_in_its_cells_options():
-    shown = inspect.signature(Recurrent)
-    assert [*shown.parameters][:3] == ["cell", "input_size", "hidden_size"]
-    assert shown.parameters.keys() == {"cell", *SHARED, "options"} and str(shown).endswith("**options: Any)")
-
-
 # weight dropout
 
 
@@ -393,8 +337,8 @@ def test_awd_dropouts_check_their_probability(kind):
 
 NAMES = {
     "rnn": {"cell_candidate": H},
-    "mgu": {"forget_gate": H, "cell_candidate": H},
     "gru": {"reset_gate": H, "update_gate": H, "cell_candidate": H},
+    "mgu": {"forget_gate": H, "cell_candidate": H},
     "onlstm": dict.fromkeys(("input_gate", "forget_gate", "cell_candidate", "output_gate"), H)
     | {"master_input": 3, "master_forget": 3},
 } | dict.fromkeys(
@@ -516,34 +460,6 @@ def test_a_parametrized_weight_is_read():
     output = layer(X)[0].detach()
     torch.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
     torch.testing.assert_close(layer(X)[0], output)
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: LSTM(3, 4), "LSTM(3, 4)"),
-        (lambda: ONLSTM(3, 4, 2, chunk_size=2), "ONLSTM(3, 4, num_layers=2, chunk_size=2)"),
-        (lambda: GRU(3, 4, bias=False, reset_after=False), "GRU(3, 4, bias=False, reset_after=False)"),
-        (lambda: RNN(3, 4, 1, "relu", dropout=0.5), "RNN(3, 4, dropout=0.5, nonlinearity='relu')"),
-        (
-            lambda: LSTM(3, 4, weight_dropout=0.5, bidirectional=True),
-            "LSTM(3, 4, bidirectional=True, weight_dropout=0.5)",
-        ),
-        (lambda: LSTM(3, 4, gates=Gates(0.5)), f"LSTM(3, 4, gates={Gates(0.5)})"),
-    ],
-)
-def test_repr(make, text):
-    assert repr(make()) == text
-
-
-def test_all_weights_and_flatten_parameters_as_torch():
-    theirs, ours = torch.nn.LSTM(D, H, 2, bidirectional=True), LSTM(D, H, 2, bidirectional=True)
-    ours.load_state_dict(theirs.state_dict())
-    assert ours.flatten_parameters() is None
-    assert [len(place) for place in ours.all_weights] == [len(place) for place in theirs.all_weights] == [4] * 4
-    for our_place, their_place in zip(ours.all_weights, theirs.all_weights, strict=True):
-        assert all(map(torch.equal, our_place, their_place))
-    assert ours.all_weights[1][0] is ours.weight_ih_l0_reverse
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])

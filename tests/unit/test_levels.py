@@ -349,7 +349,7 @@ def call(*arguments):
 @pytest.fixture(scope="module", params=["char", "subword"])
 def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    sizes = ["--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--model.chunk_size", 4]
+    sizes = ["--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--model.options.chunk_size", 4]
     options = ["--data.level", request.param, "--training.epochs", 1, "--training.device", "cpu", *sizes]
     extra = ["--data.vocabulary_size", 280] if request.param == "subword" else []
     code, out, err = call("train", "--data", folder_with(folder / "text"), "--out", folder / "run", *options, *extra)

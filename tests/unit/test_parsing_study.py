@@ -29,7 +29,7 @@ WORDS, EOS = 30, 1
 
 def make_model(cell="onlstm", sizes=(8, 12, 8), seed=0):
     torch.manual_seed(seed)
-    own, tied = {"chunk_size": 2} if cell == "onlstm" else {}, sizes[-1] == 8
+    own, tied = {"options": {"chunk_size": 2}} if cell == "onlstm" else {}, sizes[-1] == 8
     config = LanguageModelConfig(WORDS, cell=cell, embedding_size=8, hidden_sizes=sizes, tied=tied, **own)
     model = LanguageModel(config).eval()
     for parameter in model.parameters():

@@ -25,9 +25,11 @@ from gatedrnn.training.loop import train
 from gatedrnn.training.run import checkpoints, continued, locked, read_metrics
 from gatedrnn.training.schedule import no_longer_better, rate, starts_averaging
 
-MODEL = LanguageModelConfig(cell="onlstm", embedding_size=8, hidden_sizes=(12, 8), chunk_size=2, weight_dropout=0.2)
+MODEL = LanguageModelConfig(
+    cell="onlstm", embedding_size=8, hidden_sizes=(12, 8), options={"chunk_size": 2}, weight_dropout=0.2
+)
 NOISY = replace(
-    MODEL, cell="g2lstm", chunk_size=10, embedding_dropout=0.1, gates=Gates(temperature=0.9, noise_probability=0.5)
+    MODEL, cell="g2lstm", options={}, embedding_dropout=0.1, gates=Gates(temperature=0.9, noise_probability=0.5)
 )
 TRAINING = TrainingConfig(
     epochs=3, batch_size=4, sequence_length=10, learning_rate=0.02, device="cpu", checkpoint_minutes=1e-9
@@ -50,7 +52,7 @@ SETTINGS = {
     "adamw, cosine": (MODEL, {"optimizer": "adamw", "schedule": "cosine", "warmup_steps": 5, "weight_decay": 0.1}),
     "sentences": (MODEL, {"unit": "sentence", "batch_size": 3, "activation_penalty": 1.0, "temporal_penalty": 1.0}),
     "awd": (NOISY, AWD),
-    "gru": (replace(MODEL, cell="gru", chunk_size=10), {"epochs": 2}),
+    "gru": (replace(MODEL, cell="gru", options={}), {"epochs": 2}),
 }
 TIMES = ("seconds", "tokens_per_second")
 
@@ -292,7 +294,7 @@ def test_a_run_of_another_configuration_or_projection_is_refused(corpus, tmp_pat
     train(config, corpus, tmp_path / "run", Quiet())
     before = weights(tmp_path / "run")
     with pytest.raises(ArgumentError, match=r"model\.cell: must be as in the run; got 'lstm', and 'onlstm' in the run"):
-        other = replace(config.model, cell="lstm", chunk_size=10)
+        other = replace(config.model, cell="lstm", options={})
         train(replace(config, model=other), corpus, tmp_path / "run", Quiet(), resume=True)
     with pytest.raises(ArgumentError, match=r"must project the weights as the run began; got halves, and none before"):
         train(config_for("adam"), corpus, tmp_path / "run", Quiet(), resume=True, project=Halves())

@@ -22,7 +22,7 @@ def vocabulary():
 @pytest.fixture
 def model(vocabulary):
     torch.manual_seed(1)
-    config = LanguageModelConfig(len(vocabulary), embedding_size=8, hidden_sizes=(12, 8), chunk_size=4)
+    config = LanguageModelConfig(len(vocabulary), embedding_size=8, hidden_sizes=(12, 8), options={"chunk_size": 4})
     return LanguageModel(config).double().eval()
 
 

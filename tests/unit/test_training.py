@@ -65,7 +65,7 @@ def run(corpus, folder, display=None, model=None, **training):
 
 def changed(**fields):
     """`MODEL` with other fields; of ON-LSTM, chunks that divide its layers."""
-    return replace(MODEL, **({"chunk_size": 2} if fields.get("cell") == "onlstm" else {}) | fields)
+    return replace(MODEL, **{"options": {"chunk_size": 2} if fields.get("cell") == "onlstm" else {}} | fields)
 
 
 def weights(folder):
@@ -277,7 +277,7 @@ def test_every_cell_trains(corpus, tmp_path, cell):
 
 def test_a_model_that_cannot_be_built_leaves_no_folder(corpus, tmp_path):
     with pytest.raises(ArgumentError, match="chunk_size: must divide"):
-        run(corpus, tmp_path / "run", model={"cell": "onlstm", "chunk_size": 5})
+        run(corpus, tmp_path / "run", model={"cell": "onlstm", "options": {"chunk_size": 5}})
     with pytest.raises(ArgumentError, match=r"training\.device: must be a device of this machine; got 'toaster'"):
         run(corpus, tmp_path / "run", device="toaster")
     assert not (tmp_path / "run").exists()

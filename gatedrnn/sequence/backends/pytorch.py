@@ -3,6 +3,8 @@
 Dimensions: T time, B batch, D input, H hidden.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -52,6 +54,9 @@ class PyTorch:
             output_TBH = output_TBH.flip(0)
         finals = tuple(after[0].to(before.dtype) for after, before in zip(finals, request.state, strict=True))
         return Result(output_TBH.to(request.state[0].dtype), finals, None)
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """None: one layer at a time."""
 
 
 def _in_one_piece(weights: list[Tensor], storage: torch.dtype) -> list[Tensor]:

@@ -84,7 +84,7 @@ def shape_named(name: str) -> Shape:
 
 def stack(cell: str, shape: Shape, backend: str = "auto") -> nn.ModuleList:
     """One layer of `cell` a width."""
-    options = {"chunk_size": shape.chunk_size} if "chunk_size" in CELLS[cell].options else {}
+    options: dict[str, Any] = {"chunk_size": shape.chunk_size} if "chunk_size" in CELLS[cell].options else {}
     return nn.ModuleList(Recurrent(cell, a, b, backend=backend, **options) for a, b in pairwise(shape.sizes))
 
 

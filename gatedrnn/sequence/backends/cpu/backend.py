@@ -102,7 +102,7 @@ class Cpu:
             trace = _laid_out(gates_of(request.spec, starts(plan, request.spec), gates, request.wants), lengths, T, B)
         return Result(_as(output_TBH, finals[0].dtype), finals, trace)
 
-    def stack(self, requests: Sequence[Request]) -> Any:
+    def prepare(self, requests: Sequence[Request]) -> Any:
         """How to run requests like these, of layers upon one another, that `supports` was asked about; None if as single ones."""
         from gatedrnn.sequence.backends.cpu.stack import Stack
 

@@ -7,6 +7,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -84,6 +85,9 @@ class Triton:
             output = output.masked_fill(dead, 0)
             found = found and {name: gate.masked_fill(dead, 0) for name, gate in found.items()}
         return Result(output, finals, found)
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """None: one layer at a time."""
 
 
 def _starts(spec: Spec) -> list[int]:

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize, prune
 from gatedrnn import GRU, LSTM, ONLSTM, RNN, Gates, PeepholeLSTM, Recurrent
 from gatedrnn.cells import CELLS, Cell
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.layers import RecurrentBase, alike, recurrent
+from gatedrnn.layers import RecurrentBase, prepared, recurrent
 from gatedrnn.sequence.compressed import CompressedWeight
 from gatedrnn.sequence.forms import Block
 from gatedrnn.sequence.modes import nearly_float32
@@ -56,10 +56,10 @@ def as_reference(layer, x, hx=None, tolerance=2e-6):
 
 @pytest.fixture(autouse=True)
 def fresh():
-    alike._KNOWN.clear()
+    prepared._KNOWN.clear()
     with torch.no_grad():
         yield
-    alike._KNOWN.clear()
+    prepared._KNOWN.clear()
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
@@ -72,7 +72,7 @@ def test_the_second_call_is_as_right_as_the_first(make, shape, batch_first):
         x = torch.randn(shape)
         as_reference(layer, x, states_for(layer, x) if k else None)
         as_reference(layer, x)
-    assert len(alike._KNOWN) == 4  # with and without states, reference and kernels
+    assert len(prepared._KNOWN) == 4  # with and without states, reference and kernels
     if 0 not in shape:  # and what is returned is nobody else's
         first = layer(x)
         kept = [tensor.clone() for tensor in flat(first)]
@@ -222,7 +222,7 @@ def test_what_is_parametrised_is_computed_once_a_call():
 def test_large_calls_hold_no_layer_s_input():
     layer, x = LSTM(64, 64, num_layers=8, bidirectional=True), torch.randn(500, 8, 64)
     layer(x)
-    assert not alike._KNOWN
+    assert not prepared._KNOWN
 
 
 def test_no_tensor_is_refused_in_a_line():
@@ -283,6 +283,6 @@ def test_copies_and_pickles_know_nothing_of_it():
 
 def test_a_shape_that_comes_and_goes_is_no_leak():
     layer = LSTM(2, 3)
-    for steps in range(1, alike._MOST_KNOWN + 20):
+    for steps in range(1, prepared._MOST_KNOWN + 20):
         layer(torch.ones(steps % 40 + 1, steps // 40 + 1, 2))
-    assert len(alike._KNOWN) <= alike._MOST_KNOWN
+    assert len(prepared._KNOWN) <= prepared._MOST_KNOWN

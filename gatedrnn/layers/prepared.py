@@ -1,17 +1,18 @@
-"""Small calls that differ from an earlier one in numbers alone: read, checked and given to a backend once.
+"""Small calls of which nothing but numbers is wanted: described, prepared once for all that are alike, and run.
 
 What is kept is how to run them, by the kinds, types and shapes of all that was given: no tensor, so that nothing becomes stale.
 Dimensions: T time, B batch, D input, L layers, H hidden.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from gatedrnn.cells import Params, Spec
-from gatedrnn.sequence import Request, stack_for
+from gatedrnn.layers.inputs import read_input, read_state
+from gatedrnn.sequence import prepare
 from gatedrnn.sequence.modes import WORTH_SPLITTING, described, products
 
 if TYPE_CHECKING:
@@ -30,38 +31,50 @@ class Call:
 
     Args:
         key: all but the numbers.
-        states: initial states as given, each [L, B, H] or [L, H]; empty for zeros.
+        hx: initial states as given.
         params: by layer.
-        way: how to run all layers at once, if such a call was run before and they can be.
-        new: whether no such call was run before.
     """
 
     layer: "RecurrentBase"
     key: Hashable
     input: Tensor
-    states: tuple[Tensor, ...]
+    hx: Any
     params: list[Params]
-    way: Any
-    new: bool
 
-    def run(self) -> Any:
+    def prepared(self) -> Any:
+        """How to run all layers at once; None where they are run one at a time. Raises: ArgumentError: as `forward`."""
+        known = _KNOWN.get(self.key)
+        if known is None:
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            known = _KNOWN[self.key] = self.layer.spec, self._prepare()
+        return known[1]
+
+    def _prepare(self) -> Any:
+        layer, owner = self.layer, type(self.layer).__name__
+        if layer.bidirectional or layer.num_layers != len(
+            self.params
+        ):  # one that was told to have fewer has theirs still
+            return None
+        batch = read_input(owner, self.input, None, layer.input_size, layer.batch_first, layer._weight.dtype)
+        states = read_state(owner, self.hx, layer.spec.states, layer._state_shapes(batch), batch)
+        x_TBD = batch.x_TBD
+        inputs = [x_TBD] + [x_TBD.new_empty(*x_TBD.shape[:2], layer.hidden_size)] * (layer.num_layers - 1)
+        requests = [layer.request(place, x, state) for place, (x, state) in enumerate(zip(inputs, states, strict=True))]
+        return prepare(requests, layer.backend)
+
+    def run(self, prepared: Any) -> Any:
         """What the layer returns."""
-        layer, x, states = self.layer, self.input, self.states
+        layer, x, hx = self.layer, self.input, self.hx
         single, swapped = x.dim() == 2, layer.batch_first and x.dim() == 3
         x_TBD = x.unsqueeze(1) if single else x.transpose(0, 1) if swapped else x
-        if not states:
+        states = hx if isinstance(hx, tuple | list) else (hx,)
+        if hx is None:
             shape = (len(self.params), *(() if single else x_TBD.shape[1:2]), layer.spec.hidden_size)
             states = (x.new_zeros(shape),) * len(layer.spec.states)
-        output, finals = self.way(x_TBD, states, self.params)
+        output, finals = prepared(x_TBD, states, self.params)
         output = output.squeeze(1) if single else output.transpose(0, 1) if swapped else output
         return output, finals if len(finals) > 1 else finals[0]
-
-    def remember(self, requests: Sequence[Request]) -> None:
-        """Keep how `requests`, which this call made and a backend ran, are run."""
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        whole = len(requests) == len(self.params)  # a layer that was told to have fewer has their parameters still
-        _KNOWN[self.key] = self.layer.spec, stack_for(requests, self.layer.backend) if whole else None
 
 
 def read_call(layer: "RecurrentBase", input: Any, hx: Any) -> Call | None:
@@ -93,5 +106,4 @@ def read_call(layer: "RecurrentBase", input: Any, hx: Any) -> Call | None:
     own = layer.cell.step, id(spec), layer.backend, batch_first, layer.bidirectional
     sizes = layer.num_layers, layer.input_size, layer.hidden_size
     key = (*own, *sizes, type(hx), rounded, *facts)
-    known = _KNOWN.get(key)
-    return Call(layer, key, input, states, params, known and known[1], known is None)
+    return Call(layer, key, input, hx, params)
