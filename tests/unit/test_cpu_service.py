@@ -27,7 +27,7 @@ from gatedrnn.core.errors import ArgumentError, BackendError, DataError
 from gatedrnn.core.files import cache_folder
 from gatedrnn.gates import Gates
 from gatedrnn.sequence import Draw, draw_noise, plan_noise
-from gatedrnn.sequence.backends.cpu import availability, build, kernels, sources, team
+from gatedrnn.sequence.backends.cpu import availability, build, kernels, records, sources, team
 from gatedrnn.sequence.backends.cpu.once import LOCK, once
 from gatedrnn.sequence.backends.cpu.target import best, targets
 
@@ -234,13 +234,11 @@ def test_an_upgrade_while_code_is_compiled_keeps_it_out_of_the_cache(cache, upgr
     assert files(folder) == []
 
 
-def test_two_names_that_are_swapped_are_not_compiled(monkeypatch):
-    swapped = kernels._NAMES["draw"].replace("seed starts", "starts seed")
-    monkeypatch.setitem(kernels._NAMES, "draw", swapped)
-    with pytest.raises(
-        TypeError, match=r"draw: its loop takes N R blocks seed starts chance out, called with .* starts s"
-    ):
-        kernels._compiled("noise", "draw", best(), "f32")
+@pytest.mark.parametrize("loop", records.LOOPS)
+def test_what_a_loop_is_called_with_has_one_name_and_kind_each(loop):
+    names = records.names(loop)
+    assert len(set(names)) == len(names) == len(records.kinds(loop))
+    assert set(records.kinds(loop)) <= {"int", "index", "real", "packed"}
 
 
 # What may be missing.
