@@ -36,6 +36,7 @@ def clock(tmp_path, monkeypatch):
     monkeypatch.setattr(timing, "_seconds", clock)
     for name, backend in BACKENDS.items():
         monkeypatch.setattr(backend, "run", noted(clock, name, backend.run), raising=True)
+        monkeypatch.setattr(backend, "prepare", noted_once_prepared(clock, name, backend.prepare), raising=True)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     timing.forget()
     yield clock
@@ -43,9 +44,17 @@ def clock(tmp_path, monkeypatch):
 
 
 def noted(clock, name, run):
-    def spy(request):
+    def spy(*given):
         clock.now = name
-        return run(request)
+        return run(*given)
+
+    return spy
+
+
+def noted_once_prepared(clock, name, prepare):
+    def spy(requests):
+        run = prepare(requests)
+        return None if run is None else noted(clock, name, run)
 
     return spy
 
