@@ -106,7 +106,8 @@ class Equations:
             raise UnsupportedError("a product inside the step of what comes after it")
         first = [(node, place) for node, place in targets if place[0] == "kept" and not _depends(node, *_LATE)]
         known = {node: self.graph.load("kept", place[1], node.size) for node, place in first}
-        second = [(_replaced(node, known, self.graph), place) for node, place in targets if (node, place) not in first]
+        rest = [(node, place) for node, place in targets if (node, place) not in first]
+        second = [(self._stored(_replaced(node, known, self.graph), node.size), place) for node, place in rest]
         done = {place[1] for _, place in first}
         self.saved = any(kind in ("a", "x") and k in done for kind, k in leaves_of([node for node, _ in second]))
         return [*first, (self.left, ("left", 0))], second

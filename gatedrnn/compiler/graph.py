@@ -167,9 +167,9 @@ class Reader:
         """Refuse a value that has not as many elements a row as PyTorch's: its shape means more than its elements."""
         value, tensor = self._known[node], node.meta.get("val")
         if isinstance(value, Node | Wide) and value.size and isinstance(tensor, torch.Tensor):
-            shape = tensor.shape
-            if value.size != (shape[1:].numel() if len(shape) > 1 else shape.numel()):
-                raise UnsupportedError(f"the operation {name} that gives {list(shape[1:])} a row{self._line(name)}")
+            if value.size != _elements(tensor.shape):
+                given = list(tensor.shape[1:])
+                raise UnsupportedError(f"the operation {name} that gives {given} a row{self._line(name)}")
 
     def _along(self, node: FxNode, dim: int, most: int = 2) -> None:
         """Refuse a dimension that is not the last, or a shape of more dimensions."""
@@ -263,8 +263,15 @@ class Reader:
     def _one_hot(self, node, p):
         return self.graph.node("one_hot", p, size=p.size)
 
+    def _flip(self, node, x, dims):
+        self._along(node, *dims)
+        return x.args[0] if isinstance(x, Node) and x.op == "flip" else self.graph.node("flip", x, size=_last(node))
+
     def _cumsum(self, node, x, dim):
         self._along(node, dim)
+        if isinstance(x, Node) and x.op == "flip":  # summed from the other end
+            above = self._scan(node, x.args[0], True, False)
+            return self.graph.node("flip", above, size=above.size)
         return self._scan(node, x, False, False)
 
     def _same(self, node, value, *_, **__):
@@ -290,6 +297,8 @@ class Reader:
         if len(shape) == 3 and shape[-1] != before[-1]:  # a chunk's value for each of its units
             value = self._row(node.args[0], value)
             return self.graph.node("spread", value, shape[-1], size=value.size * shape[-1])
+        if isinstance(value, Node) and value.size == 1 < shape[-1]:
+            return self._reduced("sum", "add", value)
         return value
 
     def _view(self, node, value, shape):
@@ -319,7 +328,7 @@ class Reader:
         """A value of one size, of each element of what PyTorch's node `given` gives: a number stands for equal ones."""
         if isinstance(value, Wide):
             raise UnsupportedError("values of several gates in one sum, softmax or chunk")
-        return self.graph.node("same", value, size=given.meta["val"].shape[1:].numel()) if _is_number(value) else value
+        return self.graph.node("same", value, size=_elements(given.meta["val"].shape)) if _is_number(value) else value
 
     def _mean(self, node, value, dims, keep=False):
         return self.graph.apply("div", self._sum(node, value, dims, keep), float(_last(node)))
@@ -411,6 +420,11 @@ class Reader:
 def _is_number(value: Any) -> bool:
     """Whether it has no elements: a number of the row, or a constant."""
     return not isinstance(value, Wide) and (not isinstance(value, Node) or not value.size)
+
+
+def _elements(shape: torch.Size) -> int:
+    """How many a row has, or a parameter."""
+    return shape[1:].numel() if len(shape) > 1 else shape.numel()
 
 
 def _last(node: FxNode) -> int:

@@ -45,6 +45,21 @@ def schedule(targets: list[tuple[Node, Place]], same: dict[str, str]) -> Schedul
 
     Raises: UnsupportedError: a memory is written before its last reader.
     """
+    found, early = _planned(targets, same)
+    if early:  # what is stored there is computed again as a copy, which nothing else reads, so that it comes last
+        targets = [(_copy(node) if place in early else node, place) for node, place in targets]
+        found, early = _planned(targets, same)
+    for kind, k in early:
+        raise UnsupportedError(f"{kind} {k} read after its place was written")
+    return found
+
+
+def _copy(node: Node) -> Node:
+    return Node("same", (node,), node.size)
+
+
+def _planned(targets: list[tuple[Node, Place]], same: dict[str, str]) -> tuple[Schedule, set[Place]]:
+    """A schedule, and the places that are written too early in it."""
     order = list(ordered([node for node, _ in targets]))
     users: dict[Node, list[Node]] = {node: [] for node in order}
     for node in order:
@@ -73,8 +88,7 @@ def schedule(targets: list[tuple[Node, Place]], same: dict[str, str]) -> Schedul
         stores.setdefault(node, []).append(place)
     found = Schedule(stages, {}, stores, 0, late)
     _stand(found, order, users)
-    _check(found, users, targets, same)
-    return found
+    return found, _too_early(found, users, targets, same)
 
 
 def _long_loops(order: list[Node]) -> dict[Node, int]:
@@ -154,11 +168,11 @@ def _last_read(found: Schedule, user: Node, users: dict[Node, list[Node]]) -> in
     return max((_last_read(found, each, users) for each in users[user]), default=found.at[user])
 
 
-def _check(
+def _too_early(
     found: Schedule, users: dict[Node, list[Node]], targets: list[tuple[Node, Place]], same: dict[str, str]
-) -> None:
-    """Refuse a memory that is read after it was written."""
-    written = {place: node for node, place in targets if node.op != "load"}
+) -> set[Place]:
+    """Memories that are read after they were written."""
+    written, early = {place: node for node, place in targets if node.op != "load"}, set()
     for node in users:
         for arg in node.inputs:
             place = arg.args if arg.op == "load" else None
@@ -166,4 +180,5 @@ def _check(
                 writer = written.get(each, node)
                 whole = writer.op not in POINTWISE or node.op == "head"
                 if writer is not node and found.at[writer] < _last_read(found, node, users) + whole:
-                    raise UnsupportedError(f"{each[0]} {each[1]} read after its place was written")
+                    early.add(each)
+    return early
