@@ -166,14 +166,15 @@ class Reader:
     def _check_size(self, node: FxNode, name: str) -> None:
         """Refuse a value that has not as many elements a row as PyTorch's: its shape means more than its elements."""
         value, tensor = self._known[node], node.meta.get("val")
-        if isinstance(value, Node | Wide) and value.size and isinstance(tensor, torch.Tensor):
-            if value.size != _elements(tensor.shape):
-                given = list(tensor.shape[1:])
-                raise UnsupportedError(f"the operation {name} that gives {given} a row{self._line(name)}")
+        if not isinstance(value, Node | Wide) or not value.size or not isinstance(tensor, torch.Tensor):
+            return
+        if value.size != _elements(tensor.shape):
+            given = list(tensor.shape[1:])
+            raise UnsupportedError(f"the operation {name} that gives {given} a row{self._line(name)}")
 
     def _along(self, node: FxNode, dim: int, most: int = 2) -> None:
         """Refuse a dimension that is not the last, or a shape of more dimensions."""
-        given: Any = node.args[0]
+        given: Any = node.args[0][0] if isinstance(node.args[0], list | tuple) else node.args[0]
         shape = given.meta["val"].shape
         if dim % len(shape) != len(shape) - 1 or len(shape) > most:
             raise UnsupportedError(f"an operation along dimension {dim} of {list(shape)}")
@@ -305,8 +306,10 @@ class Reader:
         return value
 
     def _sum(self, node, value, dims=None, keep=False):
-        (dim,) = dims or [-1]
         shape = node.args[0].meta["val"].shape
+        if len(dims or shape) != 1:
+            raise UnsupportedError(f"a sum over more than one dimension{self._line('sum')}")
+        (dim,) = dims or [0]
         dim %= len(shape)
         if dim == 0 and self._backward:  # over the batch, of what a parameter's gradient gets from each row
             return value
@@ -330,27 +333,30 @@ class Reader:
             raise UnsupportedError("values of several gates in one sum, softmax or chunk")
         return self.graph.node("same", value, size=_elements(given.meta["val"].shape)) if _is_number(value) else value
 
-    def _mean(self, node, value, dims, keep=False):
+    def _mean(self, node, value, dims=None, keep=False):
         return self.graph.apply("div", self._sum(node, value, dims, keep), float(_last(node)))
 
-    def _amax(self, node, value, dims, keep=False):
+    def _amax(self, node, value, dims=(), keep=False):
+        if len(dims) != 1:
+            raise UnsupportedError("a maximum over more than one dimension")
         self._along(node, *dims)
         return self._reduced("max", "greatest", value)
 
-    def _amin(self, node, value, dims, keep=False):
+    def _amin(self, node, value, dims=(), keep=False):
         negative = self.graph.apply("neg", value)
         return self.graph.apply("neg", self._amax(node, negative, dims))
 
-    def _var_mean(self, node, value, dims):
+    def _var_mean(self, node, value, dims=None):
         mean = self._mean(node, value, dims)
         away = self.graph.apply("sub", value, mean)
         squares = self._sum(node, self.graph.apply("mul", away, away), dims)
         return [self.graph.apply("div", squares, float(_last(node) - node.kwargs.get("correction", 1))), mean]
 
-    def _var(self, node, value, dims):
+    def _var(self, node, value, dims=None):
         return self._var_mean(node, value, dims)[0]
 
     def _cat(self, node, values, dim=0):
+        self._along(node, dim)
         rows = [
             value if isinstance(value, Wide) else self._row(n, value)
             for n, value in zip(node.args[0], values, strict=True)
@@ -359,6 +365,7 @@ class Reader:
         return parts[0] if len(parts) == 1 else Wide(parts)
 
     def _split_with_sizes(self, node, value, sizes, dim=0):
+        self._along(node, dim)
         edges = [0]
         for size in sizes:
             edges.append(edges[-1] + size)
@@ -377,6 +384,7 @@ class Reader:
             if node.meta["val"].shape[0] != node.args[0].meta["val"].shape[0] - first or dim or value.first:
                 raise UnsupportedError("a part of U that is not its last rows")
             return Matrix(first)
+        self._along(node, dim, 3)
         value = value if isinstance(value, Wide) else self._row(node.args[0], value)
         last = value.size if last is None else min(last, value.size)
         if step == 1 and isinstance(value, Wide):

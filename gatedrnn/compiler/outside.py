@@ -9,9 +9,10 @@ from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Spec
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.gates import Gates
 
-_CONSTANT = (int, float, complex, str, bytes, type(None), type, types.ModuleType, types.BuiltinFunctionType)
+_CONSTANT = (int, float, complex, str, bytes, type(None))
 _FROZEN = (Cell, Spec, Gate, Extra, Derived, Gates)
-_TRUSTED = ("torch", "gatedrnn", "math")
+_TRUSTED = ("torch", "gatedrnn", "math", "numpy", "typing", "builtins", "collections")
+_WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
 def fingerprint(step: Callable[..., Any]) -> str:
@@ -63,11 +64,15 @@ def _text(value: Any) -> str:
 def _fixed(value: Any) -> bool:
     if isinstance(value, tuple | frozenset):
         return all(map(_fixed, value))
-    return isinstance(value, (*_CONSTANT, *_FROZEN)) or (callable(value) and _module(value) in _TRUSTED)
+    if isinstance(value, _WITHOUT_STATE) or type(value).__module__ == "torch._ops":
+        return _module(value) in _TRUSTED
+    return isinstance(value, (*_CONSTANT, *_FROZEN))
 
 
 def _module(value: Any) -> str:
-    return (getattr(value, "__module__", None) or "").split(".")[0]
+    """The package that it is from, or is."""
+    name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    return (name or "").split(".")[0]
 
 
 def _read(function: types.FunctionType) -> Iterator[tuple[str, Any, bool]]:

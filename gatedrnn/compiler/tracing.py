@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
+from torch.fx import Graph
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -145,6 +146,7 @@ def trace(step: Step, spec: Spec) -> Traced:
         given = torch.cat(x, -1), torch.cat(h, -1)
         with calls:
             new, shown = step(watched, params, *given, tuple(old))
+        _check_shapes(spec, new, shown, len(x[0]))
         _check_shown(spec, shown, watched.given)
         kept = [watched.kept.get(gate.name, shown[gate.name]) for gate in gates]
         inputs = [*x, *h, *old, *extra]
@@ -152,24 +154,54 @@ def trace(step: Step, spec: Spec) -> Traced:
         return (list(new), kept, *_parts(grads, counts[:4]))
 
     widths, states = [gate.rows for gate in gates], [H] * len(spec.states)
-    batch = next(n for n in (3, 5, 7, 11, 13, 17, 19, 23) if all(size % n for size in (H, spec.rows, *widths)))
+    odd = (n for n in (3, 5, 7, 11, 13, 17, 19, 23, 29, 31) if all(size % n for size in (H, spec.rows, *widths)))
 
-    def zeros(*shape: int) -> Tensor:
-        return torch.zeros(*shape, dtype=torch.float32, device="cpu", requires_grad=True)
+    def traced(batch: int, dtype: torch.dtype) -> Graph:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device="cpu", requires_grad=True)
 
-    def vectors(rows: list[int]) -> list[Tensor]:
-        return [zeros(batch, n) for n in rows]
+        def vectors(rows: list[int]) -> list[Tensor]:
+            return [zeros(batch, n) for n in rows]
 
-    extras = [zeros(*spec.extra_shape(e)) for e in spec.extras]
-    given = [*vectors(widths), *vectors([gate.rows for gate in own]), *vectors(states), *extras]
-    given += [zeros(spec.rows, H), zeros(spec.rows)]
-    given += [zeros(spec.rows, 1), zeros(spec.rows), *vectors(states), *vectors(widths)]
+        extras = [zeros(*spec.extra_shape(e)) for e in spec.extras]
+        given = [*vectors(widths), *vectors([gate.rows for gate in own]), *vectors(states), *extras]
+        given += [zeros(spec.rows, H), zeros(spec.rows)]
+        given += [zeros(spec.rows, 1), zeros(spec.rows), *vectors(states), *vectors(widths)]
+        return make_fx(joint, _DECOMPOSED, "fake")(*given).graph
+
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        graph = make_fx(joint, _DECOMPOSED, "fake")(*given).graph
+        graph = traced(next(odd), torch.float32)
+        if _numbers(graph) != _numbers(traced(next(odd), torch.float64)):
+            raise UnsupportedError("a number that follows from the batch's size or type")
     nodes = list(graph.nodes)
     found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
     x, h, old, extra, (U,), (b,), foreign, d_state, d_kept = found
     return Traced(nodes, calls.lines, x, h, old, extra, U, b, foreign, d_state, d_kept, *nodes[-1].args[0])
+
+
+def _numbers(graph: Graph) -> list[float]:
+    """All numbers that operations take, in order; shapes are none."""
+    return [arg for node in graph.nodes for arg in node.args if isinstance(arg, float | int)]
+
+
+def _check_shapes(spec: Spec, new: Any, shown: Any, batch: int) -> None:
+    """Refuse new states and gates that are not one row each of the batch."""
+    if not isinstance(new, tuple | list) or len(new) != len(spec.states):
+        count = len(new) if isinstance(new, tuple | list) else type(new).__name__
+        raise UnsupportedError(f"{count} new states, not the {len(spec.states)} of its Spec")
+    wanted = {f"the new {name}": (value, spec.hidden_size) for name, value in zip(spec.states, new, strict=True)}
+    known = {gate.name: gate for gate in spec.gates}
+    if isinstance(shown, dict):
+        wanted |= {
+            f"the trace's {name}": (value, known[name].units or known[name].rows)
+            for name, value in shown.items()
+            if name in known
+        }
+    for what, (value, size) in wanted.items():
+        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if got != [batch, size]:
+            rule = got if isinstance(got, str) else str(got).replace(str(batch), "B", 1)
+            raise UnsupportedError(f"{what} of {rule}, not [B, {size}]")
 
 
 def _check_shown(spec: Spec, shown: Trace, given: dict[str, Tensor]) -> None:

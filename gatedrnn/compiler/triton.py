@@ -60,7 +60,9 @@ def gpu(found: Equations) -> Gpu:
     whole = any(node.op in _WHOLE for half in halves for node in ordered([value for value, _ in half]))
     spec, rows = found.spec, [gate.rows for gate in found.spec.gates]
     read = leaves_of([value for half in found.backward if half for value, _ in half])
-    logits = sorted(place for place in read if place[0] in ("a", "x", "h", "late", "product"))
+    second = leaves_of([value for value, _ in found.forward[1] or []])  # when the next product stands where h U' stood
+    again = {place for place in second if place[0] in ("a", "h")}
+    logits = sorted(again | {place for place in read if place[0] in ("a", "x", "h", "late", "product")})
     saved: dict[Place, list[int]] = {}
     columns = list(rows)
     for place in logits:
@@ -89,11 +91,11 @@ class _Text:
         self._states, self._columns = len(found.spec.states), columns
         self._lines: list[str] = []
         self._names: dict[Node, str] = {}
-        self._backward = False
+        self._backward = self._second = False
 
     def kernel(self, kind: str, end: str, targets: Targets) -> str:
         """One kernel's text."""
-        self._lines, self._names, self._backward = [], {}, kind == "backward"
+        self._lines, self._names, self._backward, self._second = [], {}, kind == "backward", bool(end)
         flags = [*_FLAGS[kind], *(("K", "C", "BLOCK", "BLOCK_C") if self._whole else ("BLOCK",))]
         constants = ", ".join(f"{flag}: tl.constexpr" for flag in flags)
         head = ["@triton.jit(do_not_specialize=CHANGING)", f"def {kind}{end}({_ARGUMENTS[kind]}, {constants}):"]
@@ -218,8 +220,10 @@ class _Text:
         return self._found.apart == "all" or (self._found.apart == "last" and k == len(self._rows) - 1)
 
     def _saved_here(self) -> dict[Place, list[int]]:
-        """What this kernel reads from where the forward pass kept it: only the backward pass has gradients."""
-        return self._saved if self._backward else {}
+        """What this kernel reads from where an earlier one kept it."""
+        if self._backward:
+            return self._saved
+        return {place: at for place, at in self._saved.items() if self._second and place[0] in ("a", "h")}
 
     def _read(self, base: str, offset: str, node: Node) -> str:
         size = self._size(node)
@@ -233,10 +237,10 @@ class _Text:
         kind, k = place
         R, G, own = self._sum(self._rows), self._sum(self._columns), self._sum(self._rows[: len(self._found.traced.h)])
         beside = self._sum([self._found.H] * max(1, self._states - 1))
-        if self._backward and place in self._saved:
-            return f"gates + place(t, b, B, {G})", self._sum(self._saved[place])
+        slot = "t" if self._backward else "t * KEEP"
+        if place in self._saved_here():
+            return f"gates + place({slot}, b, B, {G})", self._sum(self._saved[place])
         if kind in ("kept", "grad_gates"):
-            slot = "t" if self._backward else "t * KEEP"
             return f"{'gates' if kind == 'kept' else kind} + place({slot}, b, B, {G})", self._sum(self._rows[:k])
         if kind in ("x", "d_x", "d_h"):
             base = {"x": "x", "d_x": "dx", "d_h": "du"}[kind]

@@ -1,5 +1,7 @@
 """Cells whose kernels are compiled from their equation: the registered ones, which have rows by hand too, and new ones."""
 
+import types
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -8,6 +10,8 @@ from gatedrnn import Gates, Recurrent
 from gatedrnn.cells import CELLS, Cell, Gate, Spec
 from gatedrnn.core.errors import BackendError
 
+harness = types.ModuleType("harness")
+harness.slope = 2.0
 B, T, D = 3, 5, 7
 
 
@@ -63,6 +67,7 @@ CELLS_HERE = {
     "rnn-relu": (recompiled("rnn", nonlinearity="relu"), 11, Gates()),
     "mgu": (MGU, 11, Gates()),
     "mgu-1": (MGU, 1, BINARY),
+    "mgu-cool": (MGU, 11, Gates(temperature=0.7)),
 }
 
 
@@ -196,6 +201,58 @@ def reads_a_number(spec, params, x_gates, h_gates, state):
     return (h,), {"cell_candidate": h}
 
 
+def over_all(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h - h.sum(),), {"cell_candidate": h}
+
+
+def first_row(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h + h[:1],), {"cell_candidate": h}
+
+
+def one_a_row(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h.mean(-1, keepdim=True),), {"cell_candidate": h}
+
+
+def by_batch(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h / len(h),), {"cell_candidate": h}
+
+
+def by_type(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h + torch.finfo(h.dtype).eps,), {"cell_candidate": h}
+
+
+def two_states(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h, h), {"cell_candidate": h}
+
+
+class Config:
+    slope = 2.0
+
+
+ACTIVATION = torch.nn.Softplus(beta=2)
+
+
+def reads_a_class(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", Config.slope * (x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
+def reads_a_module(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", ACTIVATION(x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
+def reads_a_file(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", harness.slope * (x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
 def rnn_spec(hidden_size):
     return Spec(hidden_size, (Gate("cell_candidate", hidden_size, "tanh"),), ("h",))
 
@@ -217,6 +274,13 @@ def rnn_spec(hidden_size):
         (running, "along dimension 0"),
         (reads_settings, "SETTINGS, read from outside"),
         (reads_a_number, "slope, read from outside"),
+        (reads_a_class, "Config, read from outside"),
+        (reads_a_module, "ACTIVATION, read from outside"),
+        (reads_a_file, "harness, read from outside"),
+        (over_all, "over more than one dimension"),
+        (first_row, "along dimension 0"),
+        (by_batch, "batch's size or type"),
+        (by_type, "batch's size or type"),
     ],
 )
 def test_what_is_not_compiled_says_why_and_runs_on_the_reference(step, words):
@@ -228,6 +292,16 @@ def test_what_is_not_compiled_says_why_and_runs_on_the_reference(step, words):
     layer.backend = "cpu"
     with pytest.raises(BackendError, match=words) as caught:
         layer(x)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "step, words", [(one_a_row, r"h of \[B, 1\], not \[B, 6\]"), (two_states, "2 new states, not the 1")]
+)
+def test_states_of_other_shapes_are_named(step, words):
+    layer = Recurrent(Cell("mine", "mine", rnn_spec, step), D, 6, backend="cpu")
+    with pytest.raises(BackendError, match=words) as caught:
+        layer(torch.randn(T, B, D))
     assert "\n" not in str(caught.value)
 
 

@@ -327,6 +327,7 @@ def backward_loop(row, second_row):
         T, H, beside, ldg, offsets = size.T, size.H, size.cells * size.H, size.ldg, tokens.offsets
         n1, n2, scaled = size.columns_1, size.columns_2, size.scaled
         P2 = kept.P + ceil_div(H, work.panel) * work.panel * depth(kept.P, n1)
+        before = size.first_1 + n1 if n2 else 0
         _pack_backward(size, kept, work)
         for s in range(T):
             t = s if size.reverse else T - 1 - s
@@ -334,8 +335,8 @@ def backward_loop(row, second_row):
             b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
             last_half(size, tokens, kept, given, made, work, start, b0, b1, 1)
             own = made.dG + (start + b0) * ldg
-            if scaled and not n2:
-                _scale_rows(own, kept.scale, b1 - b0, size.columns, ldg)
+            if scaled:  # of a product inside first the last columns, which it goes through before the others are there
+                _scale_rows(own + before, kept.scale + before, b1 - b0, size.columns - before, ldg)
             barrier()
             g = made.dG + (start * ldg + size.first_1)
             if n2:
@@ -344,7 +345,7 @@ def backward_loop(row, second_row):
                 barrier()
                 first_half(size, tokens, kept, given, made, work, start, b0, b1, 0)
                 if scaled:
-                    _scale_rows(own, kept.scale, b1 - b0, size.columns, ldg)
+                    _scale_rows(own, kept.scale, b1 - b0, before, ldg)
                 barrier()
             _through(n1, kept.P, size, made, g, m, Matrix(made.dh, H), size.carries, s % 2, work)
             barrier()

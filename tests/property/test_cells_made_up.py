@@ -1,0 +1,40 @@
+"""Cells made up from the compiler's vocabulary: kernels are equations (`python -m tests.property.made_up` tries more)."""
+
+import os
+
+import pytest
+
+from gatedrnn.compiler.cell import compile_cell
+from gatedrnn.compiler.errors import UnsupportedError
+from tests.property.made_up import check, load, make
+
+INSIDE = [5040, 7059, 10069]
+"""A product inside the step: a state that is a gate, a temperature, logits read after it."""
+
+
+@pytest.mark.parametrize("seed", [*INSIDE, 1, 2, 3])
+def test_kernels_for_the_cpu_are_the_equation(tmp_path, seed):
+    assert check(make(seed), tmp_path, "cpu") is None
+
+
+@pytest.mark.parametrize("seed", [*INSIDE, 1, 2, 4])
+def test_kernels_for_a_gpu_are_the_equation(tmp_path, monkeypatch, seed):
+    pytest.importorskip("triton")
+    monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "1")
+    assert check(make(seed), tmp_path, "triton") is None
+
+
+def test_nearly_every_cell_of_the_vocabulary_is_compiled(tmp_path):
+    refused = []
+    for seed in range(100, 150):
+        made = make(seed)
+        cell = load(made, tmp_path)
+        try:
+            refused += [
+                found.gpu
+                for found in [compile_cell(cell.step, cell.make_spec(made.hidden))]
+                if isinstance(found.gpu, str)
+            ]
+        except UnsupportedError as error:
+            refused.append(str(error))
+    assert len(refused) <= 2, refused
