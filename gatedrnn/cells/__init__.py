@@ -3,7 +3,7 @@
 import torch
 
 from gatedrnn.cells import coupled, g2lstm, gru, layernorm, lstm, mgu, onlstm, peephole, rnn, slstm
-from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Params, Spec, State, Trace
+from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Params, Spec, State, Trace, repeat_chunks
 from gatedrnn.core.registry import Registry
 
 CELLS: Registry[Cell] = Registry(
@@ -35,4 +35,4 @@ torch.serialization.add_safe_globals(
     ]
 )
 
-__all__ = ["CELLS", "Cell", "Derived", "Extra", "Gate", "Params", "Spec", "State", "Trace"]
+__all__ = ["CELLS", "Cell", "Derived", "Extra", "Gate", "Params", "Spec", "State", "Trace", "repeat_chunks"]

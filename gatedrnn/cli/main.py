@@ -73,6 +73,9 @@ def build_parser() -> ArgumentParser:
         child = _Parser(description=f"gatedrnn {name}: {text}.")
         fill(child)
         child.add_argument("--json", action="store_true", help="machine-readable output")
+        child.add_argument(
+            "--import", dest="imported", metavar="FILE", help="Python file with cells of your own; repeatable"
+        )
         commands.add_subcommand(name, child, help=text)
     return parser
 
@@ -134,6 +137,22 @@ def _drop_output() -> None:
     """Let nobody try again to write what could not be written."""
     with suppress(OSError, ValueError):  # no file at all, in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _without_imports(arguments: list[str]) -> list[str]:
+    """Import the file of every `--import FILE`, and leave those out: what follows may name their cells."""
+    from gatedrnn.cells.own import import_cells
+
+    left, files, rest = list[str](), list[str](), iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name == "--import" and (equals or (value := next(rest, ""))):
+            files.append(value)
+        else:
+            left.append(argument)
+    for file in files:
+        import_cells(Path(file))
+    return left
 
 
 def _as_keys(arguments: list[str]) -> list[str]:
@@ -208,13 +227,15 @@ def _dispatch(arguments: list[str]) -> int:
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ArgumentError("arguments", "must be UTF-8", ascii(argument), "Rename the file, or mend the text")
-    given, cells = set[str](), dict[str, str]()
+    given, cells, said = set[str](), dict[str, str](), shlex.join(["gatedrnn", *arguments])
+    if any(argument.partition("=")[0] == "--import" for argument in arguments):
+        arguments = _without_imports(arguments)
     if arguments[:1] == ["train"]:
         arguments, given, cells, _files = _given(_as_keys(arguments))  # files that are kept as long as `_files` is
     parsed = _parsed(arguments)
     options: Namespace = parsed[parsed.command]
     options["given"], options["cells"] = given, cells
-    options["said"] = shlex.join(["gatedrnn", *arguments])
+    options["said"] = said
     for name in ("out", "svg"):
         if options.get(name) is not None:
             check_folder(f"--{name}", options[name])

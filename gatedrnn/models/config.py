@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gatedrnn.cells import CELLS
-from gatedrnn.core.checks import nearest, one_of, positive_int, probability
+from gatedrnn.core.checks import nearest, positive_int, probability
 from gatedrnn.core.config import convert, to_dict
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
@@ -49,7 +49,9 @@ class LanguageModelConfig:
     weight_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        one_of("model.cell", self.cell, CELLS)
+        if self.cell not in CELLS:
+            advice = f"{nearest(str(self.cell), CELLS)} One of your own: give its file by --import FILE, or register it"
+            raise ArgumentError("model.cell", "must be a registered cell", repr(self.cell), advice)
         if self.vocabulary_size is not None:
             positive_int("model.vocabulary_size", self.vocabulary_size)
         positive_int("model.embedding_size", self.embedding_size)

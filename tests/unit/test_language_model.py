@@ -285,7 +285,7 @@ def test_weights_that_are_not_finite(tmp_path, value):
         ({"tied": "yes please"}, r"^model\.tied: must be true or false; got 'yes please'"),
         ({"embedding_size": 6.5}, r"^model\.embedding_size: must be an integer; got 6\.5"),
         ({"input_dropout": 1.5}, r"^model\.input_dropout: must be a probability between 0 and 1; got 1\.5"),
-        ({"cell": "onlsmt"}, r"^model\.cell: must be one of rnn, .*; got 'onlsmt'"),
+        ({"cell": "onlsmt"}, r"^model\.cell: must be a registered cell; got 'onlsmt'. Did you mean 'onlstm'"),
         ({"hidden_sizes": []}, r"^model\.hidden_sizes: must have at least one layer"),
         ({"hidden_sizes": [8, 0]}, r"^model\.hidden_sizes: must be a positive integer; got 0"),
         ({"vocabulary_size": None}, r"^model\.vocabulary_size: must be set"),

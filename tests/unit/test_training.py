@@ -347,7 +347,7 @@ def test_stretches_side_by_side_start_afresh_and_padding_counts_nothing(cell, ba
         ({"model": {"hidden_sizes": ["x"]}}, r"model\.hidden_sizes: must be an integer; got 'x'"),
         ({"model": {"hidden_sizes": []}}, r"model\.hidden_sizes: must have at least one layer"),
         ({"model": {"tied": "yes"}}, r"model\.tied: must be true or false; got 'yes'"),
-        ({"model": {"cell": "onlsmt"}}, r"model\.cell: must be one of rnn, .*; got 'onlsmt'"),
+        ({"model": {"cell": "onlsmt"}}, r"model\.cell: must be a registered cell; got 'onlsmt'. Did you mean 'onlstm'"),
         ({"model": {"embedding_size": 8.5}}, r"model\.embedding_size: must be an integer; got 8\.5"),
         ({"model": {"embedding_size": 7}}, r"model\.tied: .*got hidden_sizes=\[300, 300\], embedding_size=7"),
         ({"model": {"input_dropout": 1.5}}, r"model\.input_dropout: must be a probability .*got 1\.5"),

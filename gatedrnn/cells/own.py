@@ -1,0 +1,74 @@
+"""Cells of one's own, from a Python file outside the package: what `--import FILE` does."""
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+
+from gatedrnn.cells import CELLS
+from gatedrnn.cells.spec import Cell
+from gatedrnn.core.errors import DataError, GatedRNNError
+
+_RUN: dict[Path, str] = {}
+"""A hash of each file's text as it was run."""
+
+
+def import_cells(path: Path) -> None:
+    """Run a Python file, and register its cells under their names; those that it registers itself keep theirs.
+
+    A file that was run before is not run again. Its code is trusted: never import what you would not run.
+
+    Raises: DataError: no file, an error in it (with its line), no cell in it, or another text than when it was run.
+    """
+    place = path.resolve()
+    try:
+        text = place.read_bytes()
+    except OSError as error:
+        why, advice = error.strerror or str(error), "Give the Python file that holds the cell"
+        raise DataError(f"--import {path}", "must be a Python file", why, advice) from None
+    digest = hashlib.sha256(text).hexdigest()
+    if _RUN.setdefault(place, digest) != digest:
+        advice = "Start a new process"
+        raise DataError(f"--import {path}", "must stay as it is once it was imported", "another text", advice)
+    name = f"gatedrnn_own_{digest[:16]}"
+    if name in sys.modules:
+        return
+    before = set(CELLS)
+    loader = importlib.machinery.SourceFileLoader(name, str(place))  # whatever the file's ending
+    module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(name, loader, origin=str(place)))
+    sys.modules[name] = module  # where a pickled layer looks for the cell's functions
+    try:
+        loader.exec_module(module)
+        registered = {id(CELLS[own]) for own in CELLS if own not in before}
+        for value in {id(value): value for value in vars(module).values() if isinstance(value, Cell)}.values():
+            if id(value) not in registered and value not in [CELLS[own] for own in before]:
+                CELLS.register(value.name, value)
+    except GatedRNNError:
+        _forget(place, name)
+        raise
+    except Exception as error:
+        _forget(place, name)
+        line = _line(error, place)
+        got, advice = f"{type(error).__name__}{line}: {' '.join(str(error).split())}", "Mend the file"
+        raise DataError(f"--import {path}", "must run without an error", got, advice) from None
+    if set(CELLS) == before:
+        _forget(place, name)
+        advice = "Write CELL = Cell(name, title, make_spec, step), as docs/add-a-cell.md shows"
+        raise DataError(f"--import {path}", "must hold a Cell of its own", "none", advice)
+
+
+def _forget(place: Path, name: str) -> None:
+    del _RUN[place], sys.modules[name]
+
+
+def _line(error: BaseException, place: Path) -> str:
+    """Which line of the file an error came from, the last one that was reached."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f" in line {error.lineno}"
+    lines, frame = [], error.__traceback__
+    while frame is not None:
+        if Path(frame.tb_frame.f_code.co_filename) == place:
+            lines.append(frame.tb_lineno)
+        frame = frame.tb_next
+    return f" in line {lines[-1]}" if lines else ""

@@ -1,0 +1,137 @@
+"""A cell in a file outside the package: one file, one registry line, and everything that cells have."""
+
+import copy
+import sys
+
+import pytest
+import torch
+from terminal import fails, record, works
+
+from gatedrnn import CELLS, Gates, Recurrent
+from gatedrnn.cells import own
+from gatedrnn.core.errors import BackendError, DataError
+
+TEXT = '''"""A unit of leaky candidates: what leaks is a gate."""
+
+import torch
+
+from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec
+
+
+def make_spec(hidden_size: int, rate: float = 0.5) -> Spec:
+    gates = Gate("leak_gate", hidden_size), Gate("cell_candidate", hidden_size, "tanh")
+    return Spec(hidden_size, gates, ("h", "c"), extras=(Extra("weight_leak", ("leak_gate",)),))
+
+
+def step(spec, params, x_gates, h_gates, state):
+    """l = σ(W x + U h' + w∘c'); c = (1 − l)∘c' + l∘n; h = tanh(c)."""
+    _, c = state
+    a, n = spec.split(x_gates + h_gates)
+    l = spec.squash("leak_gate", a + params.extras["weight_leak"] * c)
+    n = spec.squash("cell_candidate", n)
+    c = (1 - l) * c + l * n
+    return (torch.tanh(c), c), {"leak_gate": l, "cell_candidate": n}
+
+
+'''
+LAST = 'CELLS.register("leaky", Cell("leaky", "leaky unit", make_spec, step, options={"rate": 0.5}))\n'
+B, T, D, H = 3, 5, 7, 9
+
+
+def forget():
+    """What a new process does not know."""
+    for name in ["leaky", *(name for name in sys.modules if name.startswith("gatedrnn_own"))]:
+        CELLS._entries.pop(name, None)
+        sys.modules.pop(name, None)
+    own._RUN.clear()
+
+
+@pytest.fixture
+def leaky(tmp_path):
+    """The file; what it registers is taken back."""
+    path = tmp_path / "leaky.py"
+    path.write_text(TEXT + LAST, "utf-8")
+    yield path
+    forget()
+
+
+def results(layer, backend, x, lengths, noise):
+    layer.backend = backend
+    x = x.clone().requires_grad_()
+    output, states, traces = layer(x, lengths=lengths, return_gates=True, noise=noise)
+    shown = [gate for trace in traces for gate in trace.values()]
+    loss = sum(
+        (value * torch.linspace(-1, 1, value.numel()).view_as(value)).sum() for value in [output, *states, *shown]
+    )
+    return [output, *states, *shown, *torch.autograd.grad(loss, [x, *layer.parameters()])]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+def test_it_has_a_layer_lengths_directions_gates_noise_and_kernels(leaky, monkeypatch, backend):
+    if backend == "triton":
+        pytest.importorskip("triton")
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    own.import_cells(leaky)
+    gates = Gates(temperature=0.9, noise_probability=0.5)
+    layer = Recurrent("leaky", D, H, bidirectional=True, gates=gates, rate=0.25)
+    x, noise = torch.randn(T, B, D), layer.sample_noise(T, B)
+    try:
+        found = results(layer, backend, x, [5, 2, 4], noise)
+    except BackendError as error:
+        pytest.skip(str(error)) if "cannot run here" in str(error) else pytest.fail(str(error))
+    for ours, theirs in zip(found, results(layer, "reference", x, [5, 2, 4], noise), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
+    assert torch.equal(copy.deepcopy(layer.eval())(x)[0], layer(x)[0])
+
+
+def test_every_command_knows_it(leaky, work, tmp_path):
+    small = [
+        "--model.embedding_size",
+        8,
+        "--model.hidden_sizes",
+        "[8]",
+        "--training.epochs",
+        1,
+        "--training.batch_size",
+        8,
+    ]
+    train = ["train", "--data", work / "text", "--model.cell", "leaky", "--model.options.rate", 0.1, *small]
+    assert "must be a registered cell; got 'leaky'" in fails(*train, "--out", tmp_path / "run")
+    works(*train, "--out", tmp_path / "run", "--import", leaky)
+    forget()
+    assert fails("evaluate", tmp_path / "run", "--data", work / "text" / "test.txt").count("--import FILE") == 1
+    found = record("evaluate", tmp_path / "run", "--data", work / "text" / "test.txt", f"--import={leaky}")
+    assert 1 < found["perplexity"] < 1e4
+    hops = record("explain", "leaky", "--import", leaky)
+    assert hops["backend"] in ("cpu", "reference") and any(str(leaky) in hop["where"] for hop in hops["hops"])
+    assert "leaky" in works("bench", "--cell", "leaky", "--shape", "H8-B2-T3", "--runs", 1, "--import", leaky)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file"),
+        ("slope = 1\n", "must hold a Cell"),
+        ("def step(:\n", "SyntaxError in line 1"),
+        ("import torch\n\n1 / 0\n", "ZeroDivisionError in line 3"),
+        ("import gatedrnn.cells.nothing\n", "ModuleNotFoundError in line 1"),
+        (TEXT + LAST.replace('"leaky"', '"lstm"', 1), "a name can be registered once; got 'lstm'"),
+    ],
+)
+def test_a_file_without_a_cell_is_named(leaky, tmp_path, text, words):
+    path = tmp_path / "other.py"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    assert words in fails("explain", "lstm", "--import", path)
+
+
+def test_a_file_that_only_holds_a_cell_and_one_that_changed(leaky):
+    leaky.write_text(
+        TEXT + LAST.replace('CELLS.register("leaky", ', "CELL = (").replace("make_spec, step,", "make_spec, step,")
+    )
+    own.import_cells(leaky)
+    own.import_cells(leaky)
+    assert CELLS["leaky"].title == "leaky unit"
+    leaky.write_text(TEXT + LAST + "# another\n")
+    with pytest.raises(DataError, match="must stay as it is"):
+        own.import_cells(leaky)
