@@ -22,7 +22,7 @@ from gatedrnn.gates import Gates
 from gatedrnn.layers.dropout import dropped_weight
 from gatedrnn.layers.inputs import Batch, read_input, read_state
 from gatedrnn.layers.prepared import read_call
-from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, fold_noise, plan_noise, scale
+from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, draw_seed, fold_noise, plan_noise, scale
 
 
 class RecurrentBase(nn.Module, ABC):
@@ -155,7 +155,7 @@ class RecurrentBase(nn.Module, ABC):
                 x_TBD = F.dropout(x_TBD, self.dropout, self.training)
             outputs = []
             for place in range(layer * self._directions, (layer + 1) * self._directions):
-                perturbation = self._noise(x_TBD) if noise is None else self._fold(batch.arrange(noise[place]))
+                perturbation = self._noise() if noise is None else self._fold(batch.arrange(noise[place]))
                 request = self.request(
                     place, x_TBD, states[place], noise=perturbation, lengths_B=batch.lengths_B, return_gates=named
                 )
@@ -176,11 +176,9 @@ class RecurrentBase(nn.Module, ABC):
 
     def sample_noise(self, steps: int, batch: int, generator: torch.Generator | None = None) -> list[Tensor | None]:
         """Gate noise for `forward(noise=…)`: a list by layer and direction of [T, B, R], None without noise."""
-        like = self._weight
-        return [
-            draw_noise(self.spec, self.gates, steps, batch, generator=generator, device=like.device, dtype=like.dtype)
-            for _ in self._places()
-        ]
+        like, sizes = self._weight, (steps, batch)
+        seeds = [draw_seed(like.device, generator) for _ in self._places()]
+        return [draw_noise(self.spec, self.gates, *sizes, seed, like.dtype) for seed in seeds]
 
     def request(self, place: int, x_TBD: Tensor, state: State, **fields: Any) -> Request:
         """The request for one layer and direction (`place` counts both), with its temperature, and weight dropout drawn."""
@@ -208,16 +206,11 @@ class RecurrentBase(nn.Module, ABC):
         weight_hr = own.pop() if self.proj_size else None
         return Params(*own, weight_hr=weight_hr, extras={e.name: w for e, w in zip(extras, last, strict=True)})
 
-    def _noise(self, x_TBD: Tensor) -> Tensor | Draw | None:
-        """The noise of a layer and direction, drawn now or still to be drawn; none in evaluation."""
+    def _noise(self) -> Draw | None:
+        """The noise of a layer and direction, still to be drawn; none in evaluation."""
         if not self.training or self.gates.noise_probability == 0.0:
             return None
-        like = self._weight
-        draw = plan_noise(self.spec, self.gates, like)
-        if draw is not None:
-            return draw
-        (steps, size, _), options = x_TBD.shape, {"device": like.device, "dtype": like.dtype}
-        return self._fold(draw_noise(self.spec, self.gates, steps, size, **options))
+        return plan_noise(self.spec, self.gates, draw_seed(self._weight.device))
 
     def _fold(self, noise: Tensor | None) -> Tensor | None:
         return fold_noise(None if noise is None else noise.to(self._weight.dtype), self.gates, self.training)

@@ -1,7 +1,7 @@
 """A cell over time: folding of temperature, the choice of a backend, the reference loop; no parameters of its own."""
 
 from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices, prepare
-from gatedrnn.sequence.perturb import Draw, draw_noise, fold, fold_noise, plan_noise, scale
+from gatedrnn.sequence.perturb import Draw, draw_noise, draw_seed, fold, fold_noise, plan_noise, scale
 from gatedrnn.sequence.request import Request, Result
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "backend_for",
     "choices",
     "draw_noise",
+    "draw_seed",
     "fold",
     "fold_noise",
     "plan_noise",

@@ -4,15 +4,14 @@
 Dimensions: T time, B batch, R rows of all gates.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gatedrnn.cells import Extra, Params, Spec
-from gatedrnn.gates import Gates, gumbel_noise, logistic_noise
-from gatedrnn.sequence.backends.cpu.availability import unavailable
+from gatedrnn.gates import Gates, gumbel_noise, logistic_noise, uniform
 
 
 def scale(spec: Spec, gates: Gates, training: bool, like: Tensor) -> Tensor | None:
@@ -49,96 +48,82 @@ def fold_extra(value: Tensor, spec: Spec, extra: Extra, scale_R: Tensor) -> Tens
 
 @dataclass(frozen=True)
 class Draw:
-    """Sparse logistic noise still to be drawn, by a kernel that adds it as it draws it.
+    """Noise still to be drawn, by a kernel that adds it as it draws it.
 
     Args:
-        seed: int64 [1]; with a row's number and a column's place in its block it determines the noise.
-        blocks: first and last + 1 column of each block.
-        probability: p of an element.
+        seed: int64 [1] where the noise is wanted; with a row's number and a column's place in its block it determines the noise.
+        blocks: first and last + 1 column of each sigmoid gate's logistic noise.
+        distributions: first and last + 1 column of each cumax gate's Gumbel noise, which is there for all of them or none.
+        probability: p of an element, or of a distribution, as float32 has it.
         scale: 1 / τ.
     """
 
     seed: Tensor
     blocks: tuple[tuple[int, int], ...]
+    distributions: tuple[tuple[int, int], ...]
     probability: float
     scale: float
 
-    def rows(self, count: int, columns: int, like: Tensor) -> Tensor:
-        """The noise [count, columns]."""
-        edges = [edge for block in self.blocks for edge in block]
-        p, scale = self.probability, self.scale
-        return torch.ops.gatedrnn.logistic_noise(self.seed, count, columns, edges, p, scale, like.detach())
+    def rows(self, count: int, columns: int, dtype: torch.dtype) -> Tensor:
+        """The noise [count, columns] on the seed's device: the truth, in plain PyTorch."""
+        device, real = self.seed.device, real_of(dtype)
+        noise, numbers = torch.zeros(count, columns, dtype=real, device=device), torch.arange(count, device=device)
+        for k, (first, last) in enumerate(self.blocks):
+            u = uniform(self.seed, numbers * len(self.blocks) + k, last - first).to(real)
+            noise[:, first:last] = logistic_noise(u, self.probability) * self.scale
+        return self.with_distributions(noise).to(dtype)
+
+    def with_distributions(self, noise: Tensor) -> Tensor:
+        """`noise` [count, columns] with that of the cumax gates in it; their rows are counted down from −1."""
+        for k, (first, last) in enumerate(self.distributions):
+            numbers = torch.arange(len(noise), device=noise.device) * len(self.distributions) + k
+            u = uniform(self.seed, -1 - numbers, last - first + 1).to(noise.dtype)
+            drawn = torch.where(u[:, -1:] < self.probability, gumbel_noise(u[:, :-1]), 0.0)
+            noise[:, first:last] = drawn * self.scale
+        return noise
 
 
-def plan_noise(spec: Spec, gates: Gates, like: Tensor) -> Draw | None:
-    """The noise that `gates` asks for, as a `Draw` (ε / τ); None if there is none, or it must be drawn as a tensor.
+def real_of(dtype: torch.dtype) -> torch.dtype:
+    """The type that noise is drawn in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def plan_noise(spec: Spec, gates: Gates, seed: Tensor) -> Draw | None:
+    """The noise that `gates` asks for, as a `Draw` (ε / τ) of this seed; None if there is none to draw.
 
     Raises: ArgumentError: `gates` names a gate the cell lacks.
     """
-    if gates.noise_probability == 0.0 or unavailable(like) is not None:
-        return None
     named = spec.perturbed(gates)
-    places = _places(spec, gates)
-    if not places or any(gate.squash != "sigmoid" for gate in spec.gates if gate.name in named):
+    blocks, distributions, start = [], [], 0
+    for gate in spec.gates:
+        if gate.name in named:
+            (blocks if gate.squash == "sigmoid" else distributions).append((start, start + gate.rows))
+        start += gate.rows
+    probability = float(np.float32(gates.noise_probability))
+    if not probability or not (blocks or distributions):
         return None
-    seed = torch.randint(0, 2**62, (1,), device="cpu")
-    return Draw(seed, places, gates.noise_probability, 1.0 / gates.temperature)
+    return Draw(seed, tuple(blocks), tuple(distributions), probability, 1.0 / gates.temperature)
+
+
+def draw_seed(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """A seed int64 [1] on `device`, from a generator of any device; None for PyTorch's global one there."""
+    place = device if generator is None else generator.device
+    return torch.randint(0, 2**62, (1,), generator=generator, device=place).to(device)
 
 
 def draw_noise(
-    spec: Spec,
-    gates: Gates,
-    steps: int,
-    batch: int,
-    *,
-    generator: torch.Generator | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
+    spec: Spec, gates: Gates, steps: int, batch: int, seed: Tensor, dtype: torch.dtype = torch.float32
 ) -> Tensor | None:
     """Noise ε for every step, before the division by τ; None where `gates` asks for none.
 
-    Args:
-        steps, batch: T and B.
-        generator: where the randomness comes from; None for torch's global generator.
+    Args: steps, batch: T and B; seed: see `draw_seed`.
 
     Returns: [T, B, R], zero in rows that are not perturbed: logistic with probability p an element for sigmoid gates, Gumbel
         with probability p a distribution for cumax gates.
     Raises: ArgumentError: `gates` names a gate the cell lacks.
     """
-    p = gates.noise_probability
-    if p == 0.0:
-        return None
-    named = spec.perturbed(gates)
-    like = torch.empty(0, device=device, dtype=dtype)
-    options: dict[str, Any] = {"generator": generator, "device": like.device}
-    if unavailable(like) is None:
-        draw = Draw(torch.randint(0, 2**62, (1,), generator=generator, device="cpu"), _places(spec, gates), p, 1.0)
-        noise_TBR = draw.rows(steps * batch, spec.rows, like).view(steps, batch, spec.rows)
-    else:
-        noise_TBR = like.new_zeros(steps, batch, spec.rows)
-        for first, last in _places(spec, gates):
-            shape = (steps, batch, last - first)
-            drawn = logistic_noise(*shape, dtype=like.dtype, **options)
-            noise_TBR[..., first:last] = drawn * (torch.rand(shape, **options) < p)
-    start = 0
-    for gate in spec.gates:
-        if gate.name in named and gate.squash != "sigmoid":
-            drawn = gumbel_noise(steps, batch, gate.rows, dtype=like.dtype, **options)
-            chance = torch.rand(steps, batch, 1, **options)
-            noise_TBR[..., start : start + gate.rows] = drawn * (chance < p)
-        start += gate.rows
-    return noise_TBR
-
-
-def _places(spec: Spec, gates: Gates) -> tuple[tuple[int, int], ...]:
-    """First and last + 1 row of each perturbed sigmoid gate."""
-    named = spec.perturbed(gates)
-    places, start = [], 0
-    for gate in spec.gates:
-        if gate.name in named and gate.squash == "sigmoid":
-            places.append((start, start + gate.rows))
-        start += gate.rows
-    return tuple(places)
+    draw = plan_noise(spec, replace(gates, temperature=1.0), seed)
+    return None if draw is None else draw.rows(steps * batch, spec.rows, dtype).view(steps, batch, spec.rows)
 
 
 def fold_noise(noise_TBR: Tensor | None, gates: Gates, training: bool) -> Tensor | None:

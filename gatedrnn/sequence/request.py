@@ -1,6 +1,6 @@
 """What is asked of a backend, and what it gives."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
 from gatedrnn.sequence.modes import KINDS, described
-from gatedrnn.sequence.perturb import Draw
+from gatedrnn.sequence.perturb import Draw, real_of
 
 
 @dataclass(slots=True, eq=False)
@@ -75,12 +75,22 @@ class Request:
         """Whether the trace of this gate is wanted."""
         return gate in self.return_gates if isinstance(self.return_gates, tuple) else self.return_gates
 
-    def drawn_noise(self) -> Tensor | None:
-        """The noise as a tensor, drawn now if it was still to be drawn."""
-        if not isinstance(self.noise, Draw):
-            return self.noise
+    def drawn_noise(self, logistic: Callable[..., Tensor] | None = None) -> Tensor | None:
+        """The noise as a tensor [T, B, R], drawn now if it was still to be drawn.
+
+        Args: logistic: the operator that draws it for sigmoid gates, as `gatedrnn::logistic_noise`; None for plain PyTorch.
+        """
+        draw, weight = self.noise, self.params.weight_hh
+        if not isinstance(draw, Draw):
+            return draw
         T, B, _ = self.x_TBD.shape
-        return self.noise.rows(T * B, self.spec.rows, self.params.weight_ih).view(T, B, -1)
+        count, columns = T * B, self.spec.rows
+        if logistic is None:
+            return draw.rows(count, columns, weight.dtype).view(T, B, columns)
+        like = torch.empty(0, dtype=real_of(weight.dtype), device=weight.device)
+        edges = [edge for block in draw.blocks for edge in block]
+        noise = logistic(draw.seed, count, columns, edges, draw.probability, draw.scale, like)
+        return draw.with_distributions(noise).view(T, B, columns)
 
     def mixture(self) -> str | None:
         """None, or how input and weights differ: in device, or in type where no autocast makes them equal."""

@@ -22,11 +22,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gatedrnn import G2LSTM, LSTM, Recurrent
-from gatedrnn.cells import CELLS
 from gatedrnn.core.errors import ArgumentError, BackendError, DataError
 from gatedrnn.core.files import cache_folder
-from gatedrnn.gates import Gates
-from gatedrnn.sequence import Draw, draw_noise, plan_noise
 from gatedrnn.sequence.backends.cpu import availability, build, kernels, records, sources, team
 from gatedrnn.sequence.backends.cpu.once import LOCK, once
 from gatedrnn.sequence.backends.cpu.target import best, targets
@@ -291,11 +288,10 @@ NOT_KEPT = """
 import warnings
 import torch
 import gatedrnn.sequence.backends.cpu.pointwise
-from gatedrnn.sequence import Draw
-draw = Draw(torch.tensor([1]), ((0, 8),), 1.0, 1.0)
+given = torch.tensor([1]), 4, 8, [0, 8], 1.0, 1.0
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    found = [draw.rows(4, 8, torch.empty(0, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+    found = [torch.ops.gatedrnn.logistic_noise(*given, torch.empty(0, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
 print(*[w.message for w in caught], sep="\\n")
 assert torch.allclose(found[0].double(), found[1], atol=1e-5) and found[0].all()
 """
@@ -348,11 +344,10 @@ import threading
 import numba
 import torch
 import gatedrnn.sequence.backends.cpu.pointwise
-from gatedrnn.sequence import Draw
 found, ready = [], threading.Barrier(3)
 def work():
     ready.wait()
-    found.append(Draw(torch.tensor([1]), ((0, 8),), 1.0, 1.0).rows(4, 8, torch.empty(0)))
+    found.append(torch.ops.gatedrnn.logistic_noise(torch.tensor([1]), 4, 8, [0, 8], 1.0, 1.0, torch.empty(0)))
 def other():
     ready.wait()
     assert numba.njit(lambda a: a + 1)(1) == 2
@@ -386,7 +381,6 @@ import faulthandler, threading, time
 import torch
 from numba.core import cpu
 from numba.core.registry import cpu_target
-from gatedrnn.sequence import Draw
 import gatedrnn.sequence.backends.cpu.pointwise
 faulthandler.dump_traceback_later(30, exit=True)
 inside, init = threading.Event(), cpu.CPUContext.__init__
@@ -398,7 +392,7 @@ cpu.CPUContext.__init__ = slow
 user = threading.Thread(target=lambda: cpu_target.target_context)
 user.start()
 inside.wait()
-assert Draw(torch.tensor([1]), ((0, 8),), 1.0, 1.0).rows(4, 8, torch.empty(0)).all()
+assert torch.ops.gatedrnn.logistic_noise(torch.tensor([1]), 4, 8, [0, 8], 1.0, 1.0, torch.empty(0)).all()
 user.join()
 """
 
@@ -636,97 +630,6 @@ def test_two_python_threads_at_once(count, request):
 
 
 # Noise.
-
-
-def noise_of(p=0.3, scale=1.0, seed=7, rows=400, columns=64, blocks=((0, 64),), dtype=torch.float32):
-    like = torch.empty(0, dtype=dtype)
-    return Draw(torch.tensor([seed]), blocks, p, scale).rows(rows, columns, like)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("p", [1.0, 0.5, 0.2, 0.01])
-def test_the_share_of_noisy_elements_is_the_probability(p, dtype):
-    count = 400 * 1000
-    found = torch.count_nonzero(noise_of(p, rows=400, columns=1000, blocks=((0, 1000),), dtype=dtype)) / count
-    assert abs(found - p) <= 5 * (p * (1 - p) / count) ** 0.5 + 1e-6
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("p", "scale"), [(1.0, 1.0), (0.3, 1.0), (0.2, 2.5)])
-def test_noise_is_logistic(p, scale, dtype):
-    noise = noise_of(p, scale, rows=400, columns=1000, blocks=((0, 1000),), dtype=dtype)
-    drawn = noise[noise != 0].double().sort().values / scale
-    n = len(drawn)
-    cumulative = torch.arange(n + 1, dtype=torch.float64) / n
-    gap = torch.maximum((torch.sigmoid(drawn) - cumulative[:-1]).abs(), (torch.sigmoid(drawn) - cumulative[1:]).abs())
-    assert gap.max() < 1.95 / n**0.5  # Kolmogorov and Smirnov's test at 0.1 %
-    assert drawn.isfinite().all() and drawn.abs().max() < 17
-
-
-def test_elements_are_independent_of_their_neighbours():
-    noise = noise_of(1.0, rows=2000, columns=200, blocks=((0, 200),))
-    kept = torch.sigmoid(noise) - 0.5
-    variance = (kept**2).mean()
-    for other in (kept.roll(1, 0), kept.roll(1, 1), kept.roll(50, 1), kept.flip(0)):
-        assert abs((kept * other).mean() / variance) < 5 / kept.numel() ** 0.5
-    assert len(noise.unique()) > 0.9 * noise.numel()
-    assert not torch.equal(noise, noise_of(1.0, seed=8, rows=2000, columns=200, blocks=((0, 200),)))
-    high = noise_of(1.0, seed=7 + 2**40, rows=2000, columns=200, blocks=((0, 200),))
-    assert not torch.equal(noise, high)  # all 62 bits of a seed count
-
-
-def test_noise_that_rounding_could_make_infinite_is_bounded():
-    # the greatest u below p = 0.386 gives u / p = 1 in float32
-    noise = noise_of(0.386, rows=2**14, columns=2**11, blocks=((0, 2**11),))
-    assert noise.isfinite().all() and noise.abs().max() < 17
-
-
-@pytest.mark.parametrize("name", WIDTHS.values())
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_same_seed_gives_the_same_noise_on_every_target(name, dtype, monkeypatch):
-    given = {"rows": 50, "columns": 45, "blocks": ((0, 13), (13, 20), (30, 43)), "dtype": dtype}
-    expected = noise_of(**given)
-    monkeypatch.setenv("GATEDRNN_CPU", name)
-    found = noise_of(**given)
-    assert torch.equal(found != 0, expected != 0)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_float32_and_float64_draw_the_same_elements():
-    single, double = (noise_of(dtype=dtype) for dtype in (torch.float32, torch.float64))
-    assert torch.equal(single != 0, double != 0)
-    torch.testing.assert_close(torch.sigmoid(single.double()), torch.sigmoid(double), rtol=0, atol=1e-6)
-
-
-def test_the_same_noise_with_one_thread_and_two(two_threads):
-    given = {"rows": 1000, "columns": 700, "blocks": ((0, 300), (400, 700))}
-    two = noise_of(**given)
-    torch.set_num_threads(1)
-    assert torch.equal(noise_of(**given), two) and torch.count_nonzero(two)
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 5, 12, 17, 33])
-def test_noise_stays_in_its_blocks(width):
-    blocks = ((2, 2 + width), (40, 40 + width))
-    noise = noise_of(1.0, rows=30, columns=80, blocks=blocks)
-    inside = torch.zeros(80, dtype=torch.bool)
-    for first, last in blocks:
-        inside[first:last] = True
-    assert torch.count_nonzero(noise[:, ~inside]) == 0
-    assert torch.count_nonzero(noise[:, inside]) > 0.99 * 30 * 2 * width
-    assert not torch.equal(noise[:, 2 : 2 + width], noise[:, 40 : 40 + width])
-    without = noise_of(0.5, rows=30, columns=80, blocks=())
-    assert torch.count_nonzero(without) == 0 and without.shape == (30, 80)
-
-
-def test_noise_as_a_tensor_and_still_to_be_drawn_are_the_same():
-    gates = Gates(temperature=0.5, noise_probability=0.4)
-    spec, like = CELLS["lstm"].make_spec(9), torch.empty(0)
-    tensor = draw_noise(spec, gates, 5, 3, generator=torch.Generator().manual_seed(3))
-    torch.manual_seed(3)
-    draw = plan_noise(spec, gates, like)
-    torch.testing.assert_close(draw.rows(15, 36, like).view(5, 3, 36), tensor / 0.5, rtol=1e-6, atol=0)
-    assert torch.count_nonzero(tensor[..., :18]) and not torch.count_nonzero(tensor[..., 18:])
 
 
 @pytest.mark.parametrize("lengths", [None, [2, 6, 4]], ids=["whole", "ragged"])

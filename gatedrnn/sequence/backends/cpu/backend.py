@@ -84,7 +84,8 @@ class Cpu:
         h0, c0 = _as(state[0], dtype), _beside(plan, state[1:], dtype)
         extra = torch.cat(extras) if len(extras) > 1 else extras[0] if extras else None
         draw = request.noise if isinstance(request.noise, Draw) and lengths is None else None
-        noise = None if draw else request.drawn_noise()
+        draw = None if draw and draw.distributions else draw
+        noise = None if draw else request.drawn_noise(torch.ops.gatedrnn.logistic_noise)
         noise = None if noise is None else rotated(plan, _as(noise, dtype))
         given = (
             _as(request.x_TBD, dtype), weight_ih, weight_hh, bias, scale, extra, h0, c0, noise, *_drawn(plan, draw), lengths,

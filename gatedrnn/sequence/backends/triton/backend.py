@@ -105,7 +105,7 @@ def _projected(request: Request, kernel: str, params: Params) -> tuple[Tensor, T
     elif apart < R:
         b_hh = params.weight_hh.new_zeros(R)
     x_TBR = F.linear(request.x_TBD, params.weight_ih, bias)
-    noise = request.drawn_noise()
+    noise = request.drawn_noise(torch.ops.gatedrnn.logistic_noise_triton)
     return x_TBR if noise is None else x_TBR + noise.to(x_TBR.dtype), None if apart == R else b_hh
 
 
@@ -152,7 +152,7 @@ def _installed() -> str | None:
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         return f"triton is {version}, older than {'.'.join(map(str, OLDEST))}"
     try:
-        from gatedrnn.sequence.backends.triton import operators  # noqa: F401 - imports Triton
+        from gatedrnn.sequence.backends.triton import drawing, operators  # noqa: F401 - imports Triton
     except (ImportError, OSError) as error:  # a library that does not load here
         return f"{type(error).__name__}: {error}"
     return None

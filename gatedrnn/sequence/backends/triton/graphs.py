@@ -67,7 +67,7 @@ def run(
     """
     buffers = {**given, **out}
     device = next(tensor.device for tensor in out.values() if tensor is not None)
-    with _LOCK, _on(device):
+    with _LOCK, on(device):
         stream = _stream(device)
         kept = None if stream is None else _find((key, device, stream), steps, layout, buffers)
         if kept is None:
@@ -93,7 +93,7 @@ def drop() -> None:
             _evict()
 
 
-def _on(device: torch.device) -> AbstractContextManager[object]:
+def on(device: torch.device) -> AbstractContextManager[object]:
     """Makes `device` the current one: Triton launches there, whatever its arguments' device is."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
