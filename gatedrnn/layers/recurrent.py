@@ -22,7 +22,18 @@ from gatedrnn.gates import Gates
 from gatedrnn.layers.dropout import dropped_weight
 from gatedrnn.layers.inputs import Batch, read_input, read_state
 from gatedrnn.layers.prepared import read_call
-from gatedrnn.sequence import Draw, Request, backend_for, choices, draw_noise, draw_seed, fold_noise, plan_noise, scale
+from gatedrnn.sequence import (
+    Draw,
+    Request,
+    backend_for,
+    choices,
+    draw_noise,
+    draw_seed,
+    fold_noise,
+    measure,
+    plan_noise,
+    scale,
+)
 
 
 class RecurrentBase(nn.Module, ABC):
@@ -159,6 +170,7 @@ class RecurrentBase(nn.Module, ABC):
                 request = self.request(
                     place, x_TBD, states[place], noise=perturbation, lengths_B=batch.lengths_B, return_gates=named
                 )
+                measure(request, self.backend)
                 result = backend_for(request, self.backend).run(request)
                 outputs.append(result.output_TBH)
                 finals.append(result.state)

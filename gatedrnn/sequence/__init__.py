@@ -1,6 +1,6 @@
 """A cell over time: folding of temperature, the choice of a backend, the reference loop; no parameters of its own."""
 
-from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices, prepare
+from gatedrnn.sequence.dispatch import BACKENDS, Backend, backend_for, choices, measure, prepare
 from gatedrnn.sequence.perturb import Draw, draw_noise, draw_seed, fold, fold_noise, plan_noise, scale
 from gatedrnn.sequence.request import Request, Result
 
@@ -16,6 +16,7 @@ __all__ = [
     "draw_seed",
     "fold",
     "fold_noise",
+    "measure",
     "plan_noise",
     "prepare",
     "scale",

@@ -5,12 +5,12 @@ from typing import Any, Protocol
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import BackendError
+from gatedrnn.sequence import timing
 from gatedrnn.sequence.backends.cpu.backend import Cpu
 from gatedrnn.sequence.backends.pytorch import PyTorch
 from gatedrnn.sequence.backends.triton.backend import Triton
 from gatedrnn.sequence.reference import Reference
 from gatedrnn.sequence.request import Request, Result
-from gatedrnn.sequence.timing import fastest, measurable
 
 
 class Backend(Protocol):
@@ -39,22 +39,36 @@ def choices() -> list[str]:
 
 
 def backend_for(request: Request, name: str = "auto") -> Backend:
-    """The backend that will run `request`.
+    """The backend that runs `request`: they are asked; nothing is timed.
 
     Raises: ArgumentError: unknown name. BackendError: the named backend does not support the request; its reason.
     """
-    if name != "auto":
-        one_of("backend", name, choices())
-        reason = BACKENDS[name].supports(request)
-        if reason is not None:
-            raise BackendError(f"backend={name!r}", "cannot run this request", reason, "Use backend='auto'")
-        return BACKENDS[name]
-    able = (key for key, backend in BACKENDS.items() if backend.supports(request) is None)
-    first = next(able)
-    if not measurable(request.x_TBD.device):
-        return BACKENDS[first]
-    runs = {key: BACKENDS[key].run for key in (first, *able) if key != "reference"}  # which is the slowest
-    return BACKENDS[fastest(runs, request, _lost) if len(runs) > 1 else first]
+    able = _able(request, name)
+    return BACKENDS[(timing.known(able, request) if len(able) > 1 else None) or able[0]]
+
+
+def measure(request: Request, name: str = "auto") -> None:
+    """Where several backends on a GPU can run `request`: time them, once for its size; what `backend_for` then takes."""
+    if name != "auto" or not timing.measurable(request.x_TBD.device):
+        return
+    able = _able(request, name)
+    if len(able) > 1 and timing.known(able, request) is None:
+        timing.measure({key: BACKENDS[key].run for key in able}, request, _lost)
+
+
+def _able(request: Request, name: str) -> list[str]:
+    """Names of the backends that can run it, in order; the reference, which is the slowest, only where it is the only one."""
+    if name == "auto":
+        able = (key for key, backend in BACKENDS.items() if backend.supports(request) is None)
+        first = next(able)
+        if not timing.measurable(request.x_TBD.device):  # nobody asks for the second
+            return [first]
+        return [key for key in (first, *able) if key != "reference"] or [first]
+    one_of("backend", name, choices())
+    reason = BACKENDS[name].supports(request)
+    if reason is not None:
+        raise BackendError(f"backend={name!r}", "cannot run this request", reason, "Use backend='auto'")
+    return [name]
 
 
 def prepare(requests: Sequence[Request], name: str = "auto") -> Any:
@@ -62,6 +76,8 @@ def prepare(requests: Sequence[Request], name: str = "auto") -> Any:
 
     Returns: (x_TBD, states, params) → (output, final states), states [L, B, H] each.
     """
+    for request in requests:
+        measure(request, name)
     backends = {backend_for(request, name) for request in requests}
     return backends.pop().prepare(requests) if len(backends) == 1 else None
 

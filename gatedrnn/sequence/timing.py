@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -39,29 +39,36 @@ def measurable(device: torch.device) -> bool:
         return not torch.cuda.is_current_stream_capturing()
 
 
-def fastest(able: Mapping[str, Run], request: Request, lost: Callable[[str], None]) -> str:
-    """The name in `able` that ran requests of this size fastest; the first one if all of them failed.
+def known(able: Sequence[str], request: Request) -> str | None:
+    """Which of `able` is taken for requests of this size; None where that has not been measured, in this process or before.
 
-    Sizes are alike whose batches and steps round up to the same powers of 2. No lock is held while anything is timed: threads
-    that meet a size at once time it each, and take what the first of them found.
+    Sizes are alike whose batches and steps round up to the same powers of 2.
+    """
+    key = _size(request)
+    if key not in _KNOWN:
+        seconds = _read().get(key, {})
+        if seconds.keys() != set(able):
+            return None
+        _KNOWN.setdefault(key, _least(seconds))
+    return _KNOWN[key]
+
+
+def measure(able: Mapping[str, Run], request: Request, lost: Callable[[str], None]) -> None:
+    """Time all of `able` on requests of this size; `known` then names the fastest, the first one where all of them failed.
+
+    No lock is held while anything is timed: threads that meet a size at once time it each, and take what the first of them found.
 
     Args:
         able: how each backend runs a request. They are run on copies: no gradient, state or random number is touched.
         lost: told of each that was timed and is not taken.
     """
-    key = _size(request)
-    if key not in _KNOWN:
-        seconds = _read().get(key, {})
-        if seconds.keys() != able.keys():
-            seconds = _timed(able, request)
-            if not seconds:
-                return next(iter(able))
-            if seconds.keys() == able.keys():
-                _keep(key, seconds)
-            for name in able.keys() - {_least(seconds)}:
-                lost(name)
+    key, seconds = _size(request), _timed(able, request)
+    if seconds.keys() == able.keys():
+        _keep(key, seconds)
+    for name in able.keys() - {_least(seconds)} if seconds else ():
+        lost(name)
+    if seconds:
         _KNOWN.setdefault(key, _least(seconds))
-    return _KNOWN[key]
 
 
 def forget() -> None:

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import gatedrnn
 from gatedrnn import GRU, LSTM, ONLSTM
 from gatedrnn.core.files import cache_folder
-from gatedrnn.sequence import BACKENDS, dispatch, timing
+from gatedrnn.sequence import BACKENDS, timing
 
 
 class Clock:
@@ -32,7 +32,7 @@ def clock(tmp_path, monkeypatch):
     """A clock on which the `torch` backend is faster than the kernels, a cache of its own, and every device measurable."""
     clock = Clock(cpu=2.0, torch=1.0)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(dispatch, "measurable", lambda device: True)
+    monkeypatch.setattr(timing, "measurable", lambda device: True)
     monkeypatch.setattr(timing, "_seconds", clock)
     for name, backend in BACKENDS.items():
         monkeypatch.setattr(backend, "run", noted(clock, name, backend.run), raising=True)
