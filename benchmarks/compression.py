@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.saving import put_weight
-from gatedrnn.sequence.compressed import stored_parts
 from gatedrnn.studies.compression import Scheme, compressed
+from gatedrnn.weights.compressed import stored_parts
 
 
 def _schemes(cell: str, rank: int) -> dict[str, Scheme | None]:

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from gatedrnn.sequence.backends.cpu.target import targets
+from gatedrnn.sequence.backends.cpu.runtime.target import targets
 
 LIBRARIES = {
     "avx512_bf16": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},

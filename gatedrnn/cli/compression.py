@@ -22,7 +22,6 @@ from gatedrnn.core.files import to_json, write_json, write_text, write_with
 from gatedrnn.data import Corpus, find_splits
 from gatedrnn.data.text import rereadable
 from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
-from gatedrnn.sequence.compressed import CompressedWeight
 from gatedrnn.studies.compression import Projection, Scheme, compressed, published
 from gatedrnn.training.run import (
     LISTED,
@@ -36,6 +35,7 @@ from gatedrnn.training.run import (
     load_runs,
     locked,
 )
+from gatedrnn.weights.compressed import CompressedWeight
 
 COMPRESSION_FILE = "compression.json"
 _WHOLE = ("bf16", "int8", "int4")

@@ -16,8 +16,8 @@ from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models import saving
 from gatedrnn.models.config import LanguageModelConfig
 from gatedrnn.models.loss import IGNORED, chunked_cross_entropy, whole_numbers
-from gatedrnn.sequence.compressed import as_dense, compressed
 from gatedrnn.sequence.modes import transformed
+from gatedrnn.weights.compressed import as_dense, compressed
 
 States = list[State]
 

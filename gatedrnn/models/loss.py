@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.backends.cpu.availability import unavailable
-from gatedrnn.sequence.compressed import compressed
 from gatedrnn.sequence.modes import transformed
+from gatedrnn.weights.compressed import compressed
 
 IGNORED = -100
 """A target that predicts nothing."""

@@ -11,7 +11,7 @@ from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, read_yaml, yaml_text
 from gatedrnn.models.config import LanguageModelConfig
-from gatedrnn.sequence.compressed import CompressedWeight, compressed, gather, stored_parts
+from gatedrnn.weights.compressed import CompressedWeight, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"

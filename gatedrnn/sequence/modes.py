@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad, profiler
 
+from gatedrnn.weights.compressed import CompressedWeight
+
 _NEARLY: ContextVar[bool] = ContextVar("nearly", default=False)
 WORTH_SPLITTING = 16
 """Rows of a batch, as many as a matrix register has."""
@@ -104,5 +106,5 @@ def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
 
 _STRIDED = torch.strided
 
-KINDS: set[type] = {Tensor, torch.nn.Parameter}
+KINDS: set[type] = {Tensor, torch.nn.Parameter, CompressedWeight}
 """Of tensors whose numbers lie at their address, or that kernels of ours know how to read."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gatedrnn.sequence.compressed import as_dense
 from gatedrnn.sequence.plan import Plan, plan_for
 from gatedrnn.sequence.request import Request, Result
+from gatedrnn.weights.compressed import as_dense
 
 
 class _Backend(Protocol):

@@ -65,7 +65,7 @@ def measure(layer, backend, x, states, *, noise=None, only=None, **kwargs):
     """Every output, final state and gate by name, and every gradient of a random combination of them (of `only`)."""
     layer.backend = backend
     x, states = leaf(x), [leaf(state) for state in states]
-    noise = None if noise is None else [leaf(entry) for entry in noise]
+    noise = None if noise is None or None in noise else [leaf(entry) for entry in noise]
     output, finals, trace = call(layer, x, states, noise=noise, return_gates=True, **kwargs)
     values = {"output": output}
     values |= {f"final {n}": final for n, final in enumerate(finals if isinstance(finals, tuple) else [finals])}

@@ -30,8 +30,8 @@ from harness import (
 from torch.func import functional_call
 
 from gatedrnn import CELLS, Gates
-from gatedrnn.sequence.backends.cpu import operators
-from gatedrnn.sequence.backends.cpu.target import targets
+from gatedrnn.sequence.backends.cpu.recurrence import operator as operators
+from gatedrnn.sequence.backends.cpu.runtime.target import targets
 
 # a machine's targets with vectors of their own: a wider product for bfloat16 leaves float32 as it is
 SHAPES = {(t.lanes, t.rows, t.vectors): name for name, t in reversed(targets().items())}

@@ -22,8 +22,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from gatedrnn import CELLS, GRU, LSTM, CoupledLSTM, Gates, Recurrent
 from gatedrnn.core.errors import ArgumentError, BackendError
-from gatedrnn.sequence.backends.cpu import memory
-from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
+from gatedrnn.sequence.backends.cpu.runtime import memory
 from gatedrnn.sequence.plan import plan_for
 
 WIDE = 300  # more columns than any sample of a weight would look at

@@ -11,7 +11,7 @@ from gatedrnn import LSTM, Gates
 from gatedrnn.layers import Recurrent
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.sequence import modes
-from gatedrnn.sequence.backends.cpu.target import best, targets
+from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
 from gatedrnn.sequence.modes import nearly_float32, products
 from gatedrnn.studies.parsing import read_sentences
 

@@ -31,9 +31,9 @@ from torch.func import functional_call
 
 from gatedrnn import Gates
 from gatedrnn.core.errors import BackendError
-from gatedrnn.sequence.backends.cpu import operators
-from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS
-from gatedrnn.sequence.backends.cpu.target import best, targets
+from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
+from gatedrnn.sequence.backends.cpu.recurrence import operator as operators
+from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
 
 
 def detached(arguments, grad):

@@ -11,26 +11,19 @@ pytest.importorskip("numba")
 import torch
 from numba.core import types
 
-from gatedrnn.sequence.backends.cpu import build, memory, team
-from gatedrnn.sequence.backends.cpu.direct import multiply_direct
-from gatedrnn.sequence.backends.cpu.product import (
-    ceil_div,
-    depth,
-    multiply,
-    multiply_transposed,
-    pack,
-    pack_transposed,
-    rows_at_once,
-    share,
-)
-from gatedrnn.sequence.backends.cpu.records import Matrix, Panels, Plain, Work
-from gatedrnn.sequence.backends.cpu.simd import Ptr
-from gatedrnn.sequence.backends.cpu.sizes import KINDS as PACKED
-from gatedrnn.sequence.backends.cpu.sizes import MATRIX_ROWS, TOKENS, round_up
-from gatedrnn.sequence.backends.cpu.sizes import depth as panel_depth
-from gatedrnn.sequence.backends.cpu.target import targets
-from gatedrnn.sequence.backends.cpu.tiles import tile_module
-from gatedrnn.sequence.backends.cpu.tiling import barrier, keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.compile import build
+from gatedrnn.sequence.backends.cpu.compile.records import Matrix, Panels, Plain, Work
+from gatedrnn.sequence.backends.cpu.matmul.direct import multiply_direct
+from gatedrnn.sequence.backends.cpu.matmul.multiply import multiply, multiply_transposed, pack_transposed
+from gatedrnn.sequence.backends.cpu.matmul.panels import ceil_div, depth, pack, rows_at_once, share
+from gatedrnn.sequence.backends.cpu.matmul.sizes import KINDS as PACKED
+from gatedrnn.sequence.backends.cpu.matmul.sizes import MATRIX_ROWS, TOKENS, round_up
+from gatedrnn.sequence.backends.cpu.matmul.sizes import depth as panel_depth
+from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, keep, restore, thread, threads
+from gatedrnn.sequence.backends.cpu.runtime import memory, team
+from gatedrnn.sequence.backends.cpu.runtime.target import targets
+from gatedrnn.sequence.backends.cpu.vector.simd import Ptr
+from gatedrnn.sequence.backends.cpu.vector.tiles import tile_module
 
 KINDS = ("f32", "f64", "bf16")
 GUARD = 64  # elements before and after

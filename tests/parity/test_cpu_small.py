@@ -12,9 +12,9 @@ import gatedrnn
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers import Recurrent
-from gatedrnn.sequence.backends.cpu.target import targets
-from gatedrnn.sequence.compressed import CompressedWeight, blocks_of
-from gatedrnn.sequence.forms import FORMS, SMALL, Block, grid, low_rank, part_of
+from gatedrnn.sequence.backends.cpu.runtime.target import targets
+from gatedrnn.weights.compressed import CompressedWeight, blocks_of
+from gatedrnn.weights.forms import FORMS, SMALL, Block, grid, low_rank, part_of
 
 CELLS = {
     "lstm": {},
@@ -259,7 +259,7 @@ def test_rows_of_blocks_are_cut_and_put_together():
     cut = torch.cat([FORMS[block.form](block.parts, 6) for block in blocks])
     the_same_rows(cut, value, slice(2, 7))
     index = torch.tensor([9, 0, 4])
-    the_same_rows(gatedrnn.sequence.forms.rows(value.blocks, 6, index), value, index)
+    the_same_rows(gatedrnn.weights.forms.rows(value.blocks, 6, index), value, index)
 
 
 def test_a_compressed_weight_is_never_written_to_and_changed_parts_are_seen():

@@ -95,7 +95,9 @@ class Guard:
     @contextmanager
     def around_kernels(self):
         """Every call of a kernel goes through guarded memory."""
-        from gatedrnn.sequence.backends.cpu import arguments, kernels, memory
+        from gatedrnn.sequence.backends.cpu.compile import kernels
+        from gatedrnn.sequence.backends.cpu.recurrence import arguments
+        from gatedrnn.sequence.backends.cpu.runtime import memory
 
         missing = [
             f"{owner.__name__}.{name}"
@@ -201,8 +203,8 @@ def _noise():
 
 
 def _compressed():
-    from gatedrnn.sequence.compressed import CompressedWeight
-    from gatedrnn.sequence.forms import SMALL, Block, low_rank
+    from gatedrnn.weights.compressed import CompressedWeight
+    from gatedrnn.weights.forms import SMALL, Block, low_rank
 
     def weight(values, form):
         name, parts = low_rank(values, 3) if form == "factors" else (form, SMALL[form](values))

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.saving import WEIGHTS_FILE, save, save_tensors
-from gatedrnn.sequence.compressed import as_dense
-from gatedrnn.sequence.forms import FORMS, SMALL, grid, low_rank
 from gatedrnn.studies.compression import METHODS, Projection, Scheme, compressed, published
+from gatedrnn.weights.compressed import as_dense
+from gatedrnn.weights.forms import FORMS, SMALL, grid, low_rank
 
 SHAPES = [(1, 1), (3, 7), (8, 8), (5, 16), (12, 33)]
 

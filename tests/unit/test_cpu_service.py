@@ -24,9 +24,11 @@ from torch.utils.data import DataLoader, Dataset
 from gatedrnn import G2LSTM, LSTM, Recurrent
 from gatedrnn.core.errors import ArgumentError, BackendError, DataError
 from gatedrnn.core.files import cache_folder
-from gatedrnn.sequence.backends.cpu import availability, build, kernels, records, sources, team
-from gatedrnn.sequence.backends.cpu.once import LOCK, once
-from gatedrnn.sequence.backends.cpu.target import best, targets
+from gatedrnn.sequence.backends.cpu.compile import build, kernels, records, sources
+from gatedrnn.sequence.backends.cpu.operators import pointwise
+from gatedrnn.sequence.backends.cpu.runtime import team
+from gatedrnn.sequence.backends.cpu.runtime.once import LOCK, once
+from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60
@@ -195,7 +197,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
 @pytest.fixture
 def upgraded(cache, monkeypatch):
     """Upgrades the files; code that is kept by then is of those that were imported."""
-    monkeypatch.setattr(availability, "_LOST", None)
+    monkeypatch.setattr(sources, "_LOST", None)
     return lambda: monkeypatch.setattr(sources, "fingerprint", lambda: "another")
 
 
@@ -278,7 +280,7 @@ def test_without_a_compiler_one_warning_and_the_same_answer(name):
 
 
 def test_after_an_upgrade_before_the_first_call_one_warning_and_the_same_answer():
-    before = "from gatedrnn.sequence.backends.cpu import sources; sources.fingerprint = lambda: 'another'"
+    before = "from gatedrnn.sequence.backends.cpu.compile import sources; sources.fingerprint = lambda: 'another'"
     refused, count, warning = process(MISSING.format(before=before)).splitlines()
     assert count == "1" and "restart the process" in warning and "without their kernels" in warning
     assert "restart the process" in refused
@@ -287,7 +289,7 @@ def test_after_an_upgrade_before_the_first_call_one_warning_and_the_same_answer(
 NOT_KEPT = """
 import warnings
 import torch
-import gatedrnn.sequence.backends.cpu.pointwise
+import gatedrnn.sequence.backends.cpu.operators.pointwise
 given = torch.tensor([1]), 4, 8, [0, 8], 1.0, 1.0
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -343,7 +345,7 @@ COLD_THREADS = """
 import threading
 import numba
 import torch
-import gatedrnn.sequence.backends.cpu.pointwise
+import gatedrnn.sequence.backends.cpu.operators.pointwise
 found, ready = [], threading.Barrier(3)
 def work():
     ready.wait()
@@ -381,7 +383,7 @@ import faulthandler, threading, time
 import torch
 from numba.core import cpu
 from numba.core.registry import cpu_target
-import gatedrnn.sequence.backends.cpu.pointwise
+import gatedrnn.sequence.backends.cpu.operators.pointwise
 faulthandler.dump_traceback_later(30, exit=True)
 inside, init = threading.Event(), cpu.CPUContext.__init__
 def slow(self, *given):
@@ -418,7 +420,7 @@ def test_numba_compiles_for_one_thread_at_a_time(cache, monkeypatch):
 
     def work(kind):
         ready.wait()
-        found.append(kernels.kernel("noise", "draw", replace(best(), name="unused"), kind))
+        found.append(kernels.kernel("noise", "draw", replace(best(), name="unused"), kind, pointwise._draw))
 
     def user():
         ready.wait()
@@ -526,9 +528,7 @@ def test_threads_where_torch_lies_in_a_folder_with_a_space(tmp_path):
             shutil.copytree(place, folder / package, copy_function=os.link, ignore=leave_out)
     except OSError as error:
         pytest.skip(f"torch cannot be linked to the temporary folder: {error}")
-    script = (
-        "import torch; from gatedrnn.sequence.backends.cpu import team; print(torch.__file__, team.size(), sep='|')"
-    )
+    script = "import torch; from gatedrnn.sequence.backends.cpu.runtime import team; print(torch.__file__, team.size(), sep='|')"
     given = {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
     path, size = process(script, **given).strip().split("|")
     assert path.startswith(str(folder)) and size == ("1" if team._openmp() is None else "2")

@@ -11,8 +11,8 @@ from gatedrnn import CELLS, ArgumentError, CheckpointError, GatedRNNError, Gates
 from gatedrnn.core.checksums import accept
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate
-from gatedrnn.sequence.compressed import CompressedWeight
-from gatedrnn.sequence.forms import Block
+from gatedrnn.weights.compressed import CompressedWeight
+from gatedrnn.weights.forms import Block
 
 V, E = 11, 6
 QUIET = {"embedding_dropout": 0.0, "input_dropout": 0.0, "hidden_dropout": 0.0, "output_dropout": 0.0}

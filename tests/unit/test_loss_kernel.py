@@ -52,7 +52,7 @@ def test_nan_is_seen():
 
 
 def test_opcheck():
-    import gatedrnn.sequence.backends.cpu.operators  # noqa: F401 - registers the operator
+    import gatedrnn.sequence.backends.cpu.recurrence.operator  # noqa: F401 - registers the operator
 
     arguments = (torch.randn(5, 40), torch.randn(40), torch.randint(0, 40, (5,)), torch.rand(5), True)
     torch.library.opcheck(torch.ops.gatedrnn.cross_entropy_, arguments, test_utils=("test_schema", "test_faketensor"))

@@ -8,7 +8,7 @@ from gatedrnn.cells import CELLS
 from gatedrnn.gates import uniform
 from gatedrnn.sequence import draw_noise, draw_seed
 from gatedrnn.sequence.backends.cpu.availability import unavailable
-from gatedrnn.sequence.backends.cpu.target import targets
+from gatedrnn.sequence.backends.cpu.runtime.target import targets
 from gatedrnn.sequence.perturb import plan_noise
 
 SEED = torch.tensor([0x0123_4567_89AB_CDEF >> 2])

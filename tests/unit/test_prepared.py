@@ -13,9 +13,9 @@ from gatedrnn import GRU, LSTM, ONLSTM, RNN, Gates, PeepholeLSTM, Recurrent
 from gatedrnn.cells import CELLS, Cell
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import RecurrentBase, prepared, recurrent
-from gatedrnn.sequence.compressed import CompressedWeight
-from gatedrnn.sequence.forms import Block
 from gatedrnn.sequence.modes import nearly_float32
+from gatedrnn.weights.compressed import CompressedWeight
+from gatedrnn.weights.forms import Block
 
 LAYERS = {
     "lstm": lambda **o: LSTM(5, 6, **o),

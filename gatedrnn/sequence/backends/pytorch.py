@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells.native import native
-from gatedrnn.sequence.compressed import as_dense
 from gatedrnn.sequence.modes import rounds_recurrences, storage_type, transformed
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
+from gatedrnn.weights.compressed import as_dense
 
 
 class PyTorch:

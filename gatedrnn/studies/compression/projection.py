@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gatedrnn.models import LanguageModel
-from gatedrnn.sequence.forms import FORMS
 from gatedrnn.studies.compression.schemes import Places, Scheme, places_by_weight, small_form
+from gatedrnn.weights.forms import FORMS
 
 
 class Projection:

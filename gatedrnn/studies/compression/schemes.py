@@ -13,8 +13,8 @@ from gatedrnn.cells import Spec
 from gatedrnn.core.checks import one_of, positive_int, positive_number
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.models import LanguageModel
-from gatedrnn.sequence.compressed import CompressedWeight, as_dense, blocks_of
-from gatedrnn.sequence.forms import SMALL, Block, grid, low_rank, part_of
+from gatedrnn.weights.compressed import CompressedWeight, as_dense, blocks_of
+from gatedrnn.weights.forms import SMALL, Block, grid, low_rank, part_of
 
 METHODS = ("round", "clip", "svd", "int8", "int4", "bf16", "binary")
 WEIGHTS = ("recurrent", "all")

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gatedrnn.sequence.backends.cpu import memory, team
-from gatedrnn.sequence.backends.cpu.arguments import leading, loop, threads_for
-from gatedrnn.sequence.backends.cpu.sizes import TOKENS, depth, round_up
-from gatedrnn.sequence.backends.cpu.target import best
+from gatedrnn.sequence.backends.cpu.matmul.sizes import TOKENS, depth, round_up
+from gatedrnn.sequence.backends.cpu.recurrence.arguments import leading, loop, threads_for
+from gatedrnn.sequence.backends.cpu.runtime import memory, team
+from gatedrnn.sequence.backends.cpu.runtime.target import best
 from gatedrnn.sequence.plan import Plan
 
 

@@ -69,7 +69,7 @@ def candidates(
 
 def _has_bf16() -> bool:
     """Whether the kernels multiply in bfloat16 on this CPU."""
-    from gatedrnn.sequence.backends.cpu.target import best
+    from gatedrnn.sequence.backends.cpu.runtime.target import best
 
     return best().half != "wide"
 

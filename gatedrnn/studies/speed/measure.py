@@ -136,6 +136,6 @@ def _bandwidth() -> float:
 def _target() -> str:
     if unavailable(torch.empty(0)) is not None:
         return "none"
-    from gatedrnn.sequence.backends.cpu.target import best
+    from gatedrnn.sequence.backends.cpu.runtime.target import best
 
     return best().name

@@ -1,16 +1,12 @@
 """Whether this process can have the kernels; if not, it is said once."""
 
 import importlib.util
-import warnings
 
 import torch
 from torch import Tensor
 
-from gatedrnn.core.errors import BackendError
-from gatedrnn.sequence.backends.cpu import sources
-from gatedrnn.sequence.backends.cpu.once import once
-
-_LOST: str | None = None  # why kernels that are not loaded yet can no longer be had
+from gatedrnn.sequence.backends.cpu.compile import sources
+from gatedrnn.sequence.backends.cpu.runtime.once import once
 
 
 def unavailable(like: Tensor) -> str | None:
@@ -23,22 +19,11 @@ def unavailable(like: Tensor) -> str | None:
 
 
 def _unavailable() -> str | None:
-    return _LOST or _ready()
+    return sources.lost() or _ready()
 
 
 # what torch.compiler.assume_constant_result sets, which would import the compiler: a second
 _unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def check_sources() -> None:
-    """Raises BackendError if nothing can be compiled any more; from then on, kernels are unavailable."""
-    global _LOST
-    reason = sources.changed()
-    if reason:
-        if _LOST is None:
-            _say(reason)
-        _LOST = reason
-        raise BackendError("backend='cpu'", "cannot compile a kernel", reason, "The other backends still work")
 
 
 @once
@@ -46,12 +31,8 @@ def _ready() -> str | None:
     """None, or why the kernels cannot be had in this process; says so once."""
     reason = _reason()
     if reason:
-        _say(reason)
+        sources.say(reason)
     return reason
-
-
-def _say(reason: str) -> None:
-    warnings.warn(f"gatedrnn: recurrent layers run without their kernels, slower: {reason}", stacklevel=2)
 
 
 def _reason() -> str | None:
@@ -62,7 +43,8 @@ def _reason() -> str | None:
     if missing:
         return f"{missing[0]} is not installed"
     try:
-        from gatedrnn.sequence.backends.cpu import operators, pointwise  # noqa: F401 - registers the operators
+        from gatedrnn.sequence.backends.cpu.operators import pointwise  # noqa: F401 - registers the operators
+        from gatedrnn.sequence.backends.cpu.recurrence import operator  # noqa: F401
     except (ImportError, OSError) as error:  # a library that does not load here
         return sources.changed() or f"{type(error).__name__}: {error}"
     return sources.changed()

@@ -13,12 +13,12 @@ from torch import Tensor
 from gatedrnn.cells import Spec, Trace
 from gatedrnn.sequence import projected
 from gatedrnn.sequence.backends.cpu.availability import unavailable
-from gatedrnn.sequence.compressed import as_dense
-from gatedrnn.sequence.modes import half_products, products, transformed
+from gatedrnn.sequence.modes import half_products, plain, products, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, rotated, starts
 from gatedrnn.sequence.plan import trace as gates_of
 from gatedrnn.sequence.request import Request, Result
+from gatedrnn.weights.compressed import CompressedWeight, as_dense, take_products
 
 _MOST_KNOWN = 1024
 
@@ -105,7 +105,7 @@ class Cpu:
 
     def prepare(self, requests: Sequence[Request]) -> Any:
         """How to run requests like these, of layers upon one another, that `supports` was asked about; None if as single ones."""
-        from gatedrnn.sequence.backends.cpu.stack import Stack
+        from gatedrnn.sequence.backends.cpu.recurrence.stack import Stack
 
         plans = [plan for r in requests if isinstance(plan := plan_for(r.cell.step, r.spec), Plan) and _stackable(r)]
         plain = len(plans) == len(requests) and all(
@@ -117,7 +117,7 @@ class Cpu:
     @functools.cached_property
     def _forward(self) -> Any:
         """The operator's function: without a graph to build, PyTorch's dispatcher would take longer than a small layer."""
-        from gatedrnn.sequence.backends.cpu.operators import forward
+        from gatedrnn.sequence.backends.cpu.recurrence.operator import forward
 
         return forward
 
@@ -161,7 +161,7 @@ def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int], lis
 def _laid_out(found: Trace, lengths_B: Tensor | None, T: int, B: int) -> Trace:
     """Gates of packed tokens [T · B, X] as [T, B, X], 0 beyond a row's length."""
     if lengths_B is not None:
-        from gatedrnn.sequence.backends.cpu.arguments import token_places
+        from gatedrnn.sequence.backends.cpu.recurrence.arguments import token_places
 
         places, dead = token_places(lengths_B, T)
         found = {name: gate.index_select(0, places).masked_fill(dead, 0) for name, gate in found.items()}
@@ -169,3 +169,25 @@ def _laid_out(found: Trace, lengths_B: Tensor | None, T: int, B: int) -> Trace:
     if any(gate.requires_grad for gate in found.values()) or torch.compiler.is_compiling():
         return found
     return {name: gate.contiguous() for name, gate in found.items()}  # each its own, and not the memory of all
+
+
+def _linear(input: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor | None:
+    """x Wᵀ + b of a compressed weight by the kernels, if only the numbers are wanted; else None."""
+    if not isinstance(weight, CompressedWeight) or isinstance(bias, CompressedWeight):
+        return None
+    if not plain(input) or (bias is not None and not plain(bias)):
+        return None
+    if input.dtype != torch.float32 or unavailable(input) is not None or torch.is_autocast_enabled("cpu"):
+        return None
+    if input.dim() == 0 or input.shape[-1] != weight.shape[1]:  # PyTorch says so
+        return None
+    if bias is not None and (
+        bias.shape != weight.shape[:1] or bias.dtype != input.dtype or bias.device != input.device
+    ):
+        return None
+    from gatedrnn.sequence.backends.cpu.operators.linear import linear
+
+    return linear(input, weight, bias)
+
+
+take_products(_linear)

@@ -1,0 +1,84 @@
+"""Loops compiled, or loaded from the cache, as entry points that take addresses and numbers."""
+
+import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from gatedrnn.sequence.backends.cpu.compile import build, records
+from gatedrnn.sequence.backends.cpu.runtime import team
+from gatedrnn.sequence.backends.cpu.runtime.once import once
+from gatedrnn.sequence.backends.cpu.runtime.target import Target
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled loop for one cell, precision and target; called with the names of the loop's arguments."""
+
+    address: int
+    names: tuple[str, ...]
+
+    def __call__(self, threads: int, values: dict[str, int | Tensor | None]) -> None:
+        """Run it: tensors by address, None as address 0."""
+        arguments = []
+        for name in self.names:
+            value = values[name]
+            arguments.append(value.data_ptr() if isinstance(value, Tensor) else int(value or 0))
+        team.run(self.address, array.array("q", arguments), threads)
+
+
+@once
+def kernel(name: str, direction: str, target: Target, kind: str, loop: Callable[[], Callable[..., None]]) -> Kernel:
+    """A loop, compiled now, or loaded from the cache.
+
+    Args:
+        name: of its file; the same for the same loop alone.
+        direction: its entry in `records.LOOPS`.
+        loop: gives its Python function, and imports Numba.
+        kind: of products: f32, f64, or, all else in float32: bf16, split (nearly float32), small (weights in small forms).
+
+    Raises: ImportError: Numba is missing. BackendError: it would be compiled from other files than this process imported.
+    """
+    team.link()
+
+    def make() -> bytes:
+        from numba.core.compiler_lock import global_compiler_lock
+        from numba.core.registry import cpu_target
+
+        _ = cpu_target.target_context  # made under a lock of its own, which other threads take before the next line's
+        with global_compiler_lock:  # other threads may compile functions of their own
+            return _compiled(loop(), direction, target, kind)
+
+    code = build.cached(f"{name}-{direction}-{kind}", target, make)
+    return Kernel(build.load(code, "entry", target), records.names(direction))
+
+
+def _compiled(loop: Callable[..., None], direction: str, target: Target, kind: str) -> bytes:
+    from numba.core import types
+
+    from gatedrnn.sequence.backends.cpu.vector.simd import Ptr
+    from gatedrnn.sequence.backends.cpu.vector.tiles import tile_module
+
+    real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
+    small = {"bf16": types.uint32, "split": types.int32, "small": types.uint8}
+    packed = Ptr(small[kind], target.lanes) if kind in small else real
+    known = {"int": types.intp, "index": Ptr(types.int64, 1), "real": real, "packed": packed}
+    kinds = [known[each] for each in records.kinds(direction)]
+    entry = _entry(loop, direction)
+    return build.compile_entry(entry, kinds, target, tile_module(target, "f32" if kind == "small" else kind))
+
+
+def _entry(loop: Callable[..., None], direction: str) -> Callable[..., None]:
+    """A function of all that the loop is called with, which gives it its records."""
+
+    from gatedrnn.sequence.backends.cpu.vector.simd import njit
+
+    given = records.LOOPS[direction]
+    space: dict[str, Any] = (
+        {"__name__": __name__} | {f"_{k}": record.made for k, record in enumerate(given)} | {"loop": njit(loop)}
+    )
+    passed = ", ".join(f"_{k}({', '.join(record.made._fields)})" for k, record in enumerate(given))
+    exec(f"def entry({', '.join(records.names(direction))}):\n    loop({passed})\n", space)
+    return space["entry"]

@@ -1,0 +1,52 @@
+"""The kernels' sources as this process imported them: code compiled of others may have another calling convention."""
+
+import hashlib
+import warnings
+from pathlib import Path
+
+from gatedrnn.core.errors import BackendError
+
+_LOST: str | None = None  # why kernels that are not loaded yet can no longer be had
+
+
+def fingerprint() -> str:
+    """Of the CPU backend's sources as they are on disk now."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        try:
+            digest.update(path.read_bytes())
+        except OSError:  # an editor's lock, or a file just being replaced
+            digest.update(b"\0")
+    return digest.hexdigest()
+
+
+IMPORTED = fingerprint()
+"""Of the sources as they were when the package was imported."""
+
+
+def changed() -> str | None:
+    """None, or that the files are no longer those this process imported, and what to do."""
+    if fingerprint() == IMPORTED:
+        return None
+    return "gatedrnn's files have changed since this process imported them; restart the process"
+
+
+def lost() -> str | None:
+    """None, or why nothing can be compiled any more, as `check` found."""
+    return _LOST
+
+
+def check() -> None:
+    """Raises BackendError if nothing can be compiled any more; from then on, kernels are unavailable."""
+    global _LOST
+    reason = changed()
+    if reason:
+        if _LOST is None:
+            say(reason)
+        _LOST = reason
+        raise BackendError("backend='cpu'", "cannot compile a kernel", reason, "The other backends still work")
+
+
+def say(reason: str) -> None:
+    """Warn that layers run without their kernels."""
+    warnings.warn(f"gatedrnn: recurrent layers run without their kernels, slower: {reason}", stacklevel=2)

@@ -1,0 +1,1 @@
+"""Products on packed panels, in every precision and storage form."""

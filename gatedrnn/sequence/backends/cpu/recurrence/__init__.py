@@ -1,0 +1,1 @@
+"""The recurrence: its operators, what they pass to the loops, and the loops."""

@@ -1,0 +1,230 @@
+"""What the loops are called with: a layer's sizes, worked out once, then addresses, and scratch for every thread.
+
+Dimensions: T steps, N tokens, D input, B batch, H hidden, G columns of gates.
+"""
+
+import array
+import functools
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.sequence.backends.cpu.compile.kernels import Kernel, kernel
+from gatedrnn.sequence.backends.cpu.matmul.sizes import (
+    ALIGN,
+    ALONE,
+    KINDS,
+    MATRIX_ROWS,
+    REGISTERS,
+    TOKENS,
+    depth,
+    left_bytes,
+    round_up,
+    rows_at_once,
+)
+from gatedrnn.sequence.backends.cpu.recurrence import compiled
+from gatedrnn.sequence.backends.cpu.runtime import memory, team
+from gatedrnn.sequence.backends.cpu.runtime.target import Target
+from gatedrnn.sequence.plan import Plan
+
+Values = dict[str, Tensor | int | None]
+_WHOLE = (int, bool)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A compiled loop with the sizes of one layer; called with the arguments that differ between calls.
+
+    Args:
+        kernel: the machine code.
+        plan: of the cell.
+        fixed: all its arguments in order, 0 where they are still to be filled in.
+        places: where each argument stands.
+        rooms: place and start of each room that is lent for a call, `room_bytes` in all.
+        threads: a team's size.
+        packed: type of panels.
+        apart: L, the distance between rows of gates.
+        forward_room: elements of packed W and of packed U.
+        backward_room: elements of whichever of them is the larger transposed.
+        panel: columns of a panel.
+    """
+
+    kernel: Kernel
+    plan: Plan
+    fixed: "array.array[int]"
+    places: dict[str, int]
+    rooms: tuple[tuple[int, int], ...]
+    room_bytes: int
+    threads: int
+    packed: torch.dtype
+    apart: int
+    forward_room: tuple[int, int]
+    backward_room: int
+    panel: int
+
+    def given(self, values: dict[str, int], rooms_bytes: dict[str, int]) -> "Loop":
+        """The loop with some arguments set for good, and room of so many bytes lent for others."""
+        fixed, rooms, end = self.fixed[:], list(self.rooms), self.room_bytes
+        for name, value in values.items():
+            fixed[self.places[name]] = value
+        for name, size in rooms_bytes.items():
+            rooms.append((self.places[name], end))
+            end += round_up(size, memory.LINE_BYTES)
+        return replace(self, fixed=fixed, rooms=tuple(rooms), room_bytes=end)
+
+    def __call__(self, values: Values) -> None:
+        """Run it with these arguments, tensors by address; what is not given is 0."""
+        held = memory.lend(self.room_bytes)
+        begin = held.data_ptr()
+        begin += -begin % memory.LINE_BYTES
+        arguments, places = self.fixed[:], self.places
+        for place, start in self.rooms:
+            arguments[place] = begin + start
+        for name, value in values.items():
+            if value is not None:
+                arguments[places[name]] = value if type(value) in _WHOLE else value.data_ptr()  # type: ignore[union-attr]
+        team.run(self.kernel.address, arguments, self.threads)
+
+
+def threads_for(plan: Plan, tokens: int, width: int, team_size: int) -> int:
+    """Threads for a layer: one where waking the others takes longer than the products."""
+    products = tokens * (plan.columns_x * width + (plan.columns_1 + plan.columns_2) * plan.hidden)
+    return 1 if products < ALONE else team_size
+
+
+@functools.lru_cache(maxsize=256)
+def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, kind: str, rank: int = 0) -> Loop:
+    """The loop `direction` for a layer of `width` inputs, with its sizes; `rank` as `pieces.rank_of` gives it.
+
+    Raises: ImportError: Numba is missing.
+    """
+    H, half = plan.hidden, kind in ("bf16", "split")
+    panel = target.panel // (2 if kind == "f64" else 1)
+    tall = MATRIX_ROWS if half and target.half == "amx" else target.rows
+    inner = max(width, H, plan.columns) if half else 0
+    row = max(H, plan.logits) + target.lanes
+    scratch = round_up(REGISTERS + tall * panel + plan.slots * row, ALIGN)
+    left = rows_at_once(tall) * max(depth(inner, kind), TOKENS)
+    if kind == "small":
+        left = left_bytes(panel, rank, max(width, H))
+    across = round_up(plan.columns_x, panel), round_up(plan.columns_1, panel) + round_up(plan.columns_2, panel)
+    deep = [depth(n, kind) for n in (plan.columns_x, plan.columns_1, plan.columns_2)]
+    sizes = {**plan.integers(), "D": width, "ldg": leading(plan), "panel": panel, "tall": tall}
+    sizes |= {"scratch_size": scratch, "left_size": left}
+    made = kernel(compiled.name_of(plan.kernel), direction, target, kind, compiled.loop_of(plan.kernel, direction))
+    places, packed = {name: place for place, name in enumerate(made.names)}, KINDS[kind]
+    bare = Loop(
+        kernel=made,
+        plan=plan,
+        fixed=array.array("q", [sizes.get(name, 0) for name in made.names]),
+        places=places,
+        rooms=(),
+        room_bytes=0,
+        threads=threads,
+        packed=packed,
+        apart=leading(plan),
+        forward_room=(across[0] * depth(width, kind), across[1] * depth(H, kind)),
+        backward_room=max(deep[0] * round_up(width, panel), (deep[1] + deep[2]) * round_up(H, panel)),
+        panel=panel,
+    )
+    real = 8 if kind == "f64" else 4
+    return bare.given({}, {"scratch": threads * scratch * real, "left": threads * left * packed.itemsize})
+
+
+def leading(plan: Plan) -> int:
+    """L, the distance between rows of gates."""
+    return round_up(max(plan.columns, plan.kept and plan.kept + plan.columns_x), ALIGN)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the tokens of a batch lie packed, the longest sequence first.
+
+    Args:
+        offsets: first token of each step, and the number of tokens, int64 [T + 1].
+        count: N.
+        previous: the token before each in its sequence, −1 − b where that is initial state b; int64 [N].
+        order: the batch's rows, longest first [B]; None, and what follows, where all have T steps: then tokens lie as they are.
+        index: the place of each token in [T · B], [N].
+        places: the token at each place [T · B], any where there is none.
+        dead: places without a token [T · B, 1].
+    """
+
+    offsets: Tensor
+    count: int
+    previous: Tensor
+    order: Tensor | None = None
+    index: Tensor | None = None
+    places: Tensor | None = None
+    dead: Tensor | None = None
+
+    def packed(self, values_TBX: Tensor) -> Tensor:
+        """What belongs to places [T, B, X] as tokens [N, X]."""
+        flat = values_TBX.reshape(-1, values_TBX.shape[-1])
+        return flat.contiguous() if self.index is None else flat.index_select(0, self.index)
+
+    def padded(self, values_NX: Tensor, T: int, B: int) -> Tensor:
+        """What belongs to tokens as places [T, B, X], 0 where there is no token."""
+        if self.places is not None and self.dead is not None:
+            values_NX = values_NX.index_select(0, self.places).masked_fill_(self.dead, 0)
+        return values_NX.view(T, B, values_NX.shape[-1])
+
+    def sorted(self, rows_BX: Tensor) -> Tensor:
+        """Rows of the batch, longest first."""
+        return rows_BX.contiguous() if self.order is None else rows_BX.index_select(0, self.order)
+
+    def unsorted(self, rows_BX: Tensor) -> Tensor:
+        """The rows in the batch's own order again."""
+        return rows_BX if self.order is None else torch.empty_like(rows_BX).index_copy_(0, self.order, rows_BX)
+
+
+_SMALL_TOKENS = 1 << 12
+"""Layouts up to this size are kept."""
+
+
+def layout(lengths_B: Tensor | None, steps: int, batch: int, reverse: bool) -> Layout:
+    """The layout of sequences of these lengths, or of all T steps. Raises: ArgumentError: lengths are no int64 [B] in 1 … T."""
+    if lengths_B is None:
+        return (_even if steps * batch <= _SMALL_TOKENS else _even.__wrapped__)(steps, batch, reverse)
+    if lengths_B.dtype != torch.int64 or lengths_B.shape != (batch,) or lengths_B.device.type != "cpu":
+        got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)} on {lengths_B.device}"
+        raise ArgumentError("recurrence.lengths", f"must be int64 of shape [{batch}] on the CPU", got, "Convert them")
+    low, high = map(int, lengths_B.aminmax()) if batch else (1, 1)
+    if low < 1 or high > steps:
+        advice = "Drop empty rows, or pad the input"
+        raise ArgumentError("recurrence.lengths", f"must lie in 1…{steps}", f"{low}…{high}", advice)
+    return _ragged(lengths_B, steps, batch, reverse)
+
+
+@functools.lru_cache(maxsize=64)
+def _even(steps: int, batch: int, reverse: bool) -> Layout:
+    n, last = torch.arange(steps * batch, device="cpu"), (steps - 1) * batch
+    previous = torch.where(n >= last, last - 1 - n, n + batch) if reverse else torch.where(n < batch, -1 - n, n - batch)
+    return Layout(torch.arange(steps + 1, device="cpu") * batch, len(n), previous)
+
+
+def _ragged(lengths_B: Tensor, T: int, B: int, reverse: bool) -> Layout:
+    order = torch.argsort(lengths_B, descending=True, stable=True)
+    sorted_B = lengths_B.index_select(0, order)
+    alive_TB = torch.arange(T, device="cpu")[:, None] < sorted_B
+    offsets = F.pad(alive_TB.sum(1).cumsum(0), (1, 0))
+    t, b = alive_TB.nonzero().unbind(1)
+    if reverse:
+        first = t + 1 == sorted_B[b]
+        previous = torch.where(first, -1 - b, offsets[(t + 1).clamp_max(T)] + b)
+    else:
+        previous = torch.where(t == 0, -1 - b, offsets[(t - 1).clamp_min(0)] + b)
+    return Layout(offsets, len(t), previous, order, t * B + order[b], *token_places(lengths_B, T))
+
+
+def token_places(lengths_B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """`places` and `dead` of a ragged batch's layout, by operations that compilers see through: shapes depend on shapes alone."""
+    order = torch.argsort(lengths_B, descending=True, stable=True)
+    alive_TB = torch.arange(steps, device=lengths_B.device)[:, None] < lengths_B
+    rank_B = torch.argsort(order)
+    offsets_T = F.pad(alive_TB.sum(1).cumsum(0), (1, 0))[:-1]
+    places_TB = (offsets_T[:, None] + rank_B).masked_fill(~alive_TB, 0)
+    return places_TB.flatten(), ~alive_TB.flatten()[:, None]

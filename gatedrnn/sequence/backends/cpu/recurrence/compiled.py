@@ -1,0 +1,64 @@
+"""The functions of a row that the compiler wrote as text, for the loops.
+
+forward(g, h_prev, c_prev, c, h, extra, scratch, H, K, C)
+    g: the row's pre-activations, replaced by gate values (σ, tanh, softmax), or these stand behind them; h, c: written.
+backward(g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scratch, H, K, C)
+    grad_h, grad_g: what comes from outside, for h and for the gate values; dh, dc: from the next step, replaced by what goes to
+    the step before (without the product's part); dg: gradients of the pre-activations, written.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gatedrnn.compiler import Compiled, kept
+from gatedrnn.sequence.plan import cell_of
+
+
+def of(kernel: str) -> Compiled:
+    """What was compiled for a plan's kernel. Raises: BackendError: this process does not know the cell."""
+    found = kept(*cell_of(kernel))
+    assert isinstance(found, Compiled)  # or there would be no plan
+    return found
+
+
+@functools.cache
+def loop_of(kernel: str, direction: str) -> Callable[[], Callable[..., None]]:
+    """What gives the Python function of a cell's loop, or, for "products", of a layer's products alone."""
+
+    def loop() -> Callable[..., None]:
+        from gatedrnn.sequence.backends.cpu.recurrence import bound, loops
+
+        if kernel == "products":
+            return bound.products
+        return {"forward": loops.forward_loop, "backward": loops.backward_loop}[direction](*_rows(kernel, direction))
+
+    return loop
+
+
+def name_of(kernel: str) -> str:
+    """A kernel's name in the cache, of a cell's that of its text, which cells of other sizes may share."""
+    return of(kernel).name if ":" in kernel else kernel
+
+
+def _rows(kernel: str, direction: str) -> tuple[Any, Any]:
+    """The function of a row, and that of its second half."""
+    compiled = of(kernel)
+    texts = compiled.forward if direction == "forward" else compiled.backward
+    first, second = (
+        _function(text, name) for text, name in zip(texts, (direction, f"{direction}_second"), strict=True)
+    )
+    return first, second
+
+
+def _function(text: str, name: str) -> Any:
+
+    from gatedrnn.sequence.backends.cpu.vector import functions, lanewise, rowwise, simd
+
+    if not text:
+        return rowwise.nothing
+    space: dict[str, Any] = {"__name__": __name__}
+    for module in (simd, lanewise, functions, rowwise):
+        space |= {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    exec(compile(text, f"<{name}>", "exec"), space)
+    return space[name]

@@ -1,0 +1,346 @@
+"""A layer over time, forward and backward, as one function for every thread of a team; a cell brings only its rows.
+
+Tokens are packed: step t has the rows offsets[t] … offsets[t + 1] − 1, longest sequence first, so that a step's live sequences
+are the first ones of the batch. prev[n] is the token before token n in its sequence, or −1 − b where that is the initial state.
+Threads share a product by panels of its right factor and the pointwise part by rows of the batch; barriers lie between.
+All that a loop is called with, and its shapes: `records`.
+Dimensions: T steps, B batch, N tokens, D input, H hidden; G columns of a row of gates (rows `ldg` apart).
+"""
+
+from typing import Any
+
+from numba import types
+
+from gatedrnn.sequence.backends.cpu.compile.records import Matrix, Panels, Past, Plain
+from gatedrnn.sequence.backends.cpu.matmul.direct import multiply_direct
+from gatedrnn.sequence.backends.cpu.matmul.multiply import multiply, multiply_transposed, pack_transposed
+from gatedrnn.sequence.backends.cpu.matmul.panels import beyond, ceil_div, depth, pack, rows_at_once, share
+from gatedrnn.sequence.backends.cpu.matmul.sizes import LINE, TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, begin, fetch_to_read, fetch_to_write, finish
+from gatedrnn.sequence.backends.cpu.operators.drawing import draw_block
+from gatedrnn.sequence.backends.cpu.vector.convert import pairs
+from gatedrnn.sequence.backends.cpu.vector.simd import lanes, load, njit, overload, splat, store
+
+
+@njit
+def _row(states, first, n, prev, H):
+    """The state before token n."""
+    return states + prev[n] * H if prev[n] >= 0 else first + (-1 - prev[n]) * H
+
+
+@njit
+def _copy(source, target, n):
+    W = lanes(source)
+    for j in range(0, n, W):
+        m = min(W, n - j)
+        store(target + j, load(source + j, m), m)
+
+
+@njit
+def _clear(target, n):
+    W = lanes(target)
+    for j in range(0, n, W):
+        store(target + j, splat(target, 0.0), min(W, n - j))
+
+
+@njit
+def _fetch_row(G, dG, columns):
+    """Fetch what the next row reads and writes: both were last used too long ago to be in a cache."""
+    for j in range(0, columns, LINE):
+        fetch_to_read(G + j)
+        fetch_to_write(dG + j)
+
+
+@njit
+def _add(source, target, n):
+    W = lanes(source)
+    for j in range(0, n, W):
+        m = min(W, n - j)
+        store(target + j, load(target + j, m) + load(source + j, m), m)
+
+
+@njit
+def _scale_rows(A, scale, rows, columns, lda):
+    W = lanes(A)
+    for r in range(rows):
+        for j in range(0, columns, W):
+            n = min(W, columns - j)
+            a = A + (r * lda + j)
+            store(a, load(a, n) * load(scale + j, n), n)
+
+
+@njit
+def _pack_forward(size, weights, work):
+    """Panels of W and U, this thread's share, where they are not read as they lie."""
+    q, parts, D, H, scale = work.q, work.parts, size.D, size.H, weights.scale
+    n1, n2 = size.columns_1, size.columns_2
+    px, p1, p2 = ceil_div(size.columns_x, work.panel), ceil_div(n1, work.panel), ceil_div(n2, work.panel)
+    if not weights.direct_w:
+        f, e = share(px, q, parts), share(px, q + 1, parts)
+        pack_transposed(weights.W, D, D, size.columns_x, size.shift, scale, size.scaled, weights.PW, work.panel, f, e)
+    if not weights.direct_u:
+        f, e = share(p1, q, parts), share(p1, q + 1, parts)
+        pack_transposed(weights.U, H, H, n1, 0, scale + size.first_1, size.scaled, weights.PU, work.panel, f, e)
+        f, e, U2 = share(p2, q, parts), share(p2, q + 1, parts), weights.U + n1 * H
+        to, scale_2 = beyond(weights.PU, p1, depth(weights.PU, H), work.panel), scale + (size.first_1 + n1)
+        pack_transposed(U2, H, H, n2, 0, scale_2, size.scaled, to, work.panel, f, e)
+
+
+@njit
+def _added_before(size, weights, given, g, n):
+    """Biases, and noise, in the gates of token n."""
+    if weights.two_biases:
+        apart = size.columns_x - size.shift
+        _copy(weights.bias + size.shift, g, apart)
+        _copy(weights.bias, g + apart, size.shift)
+        _clear(g + size.columns_x, size.columns - size.columns_x)
+        _add(weights.bias_h, g + size.first_1, size.columns_1 + size.columns_2)
+    else:
+        _copy(weights.bias, g, size.columns)
+    if given.noisy:
+        _add(given.noise + n * size.columns_x, g, size.columns_x)
+    starts = given.starts
+    for k in range(given.blocks):
+        row, width = g + starts[2 * k], starts[2 * k + 1] - starts[2 * k]
+        draw_block(n * given.blocks + k, row, width, given.seed, given.chance, 1)
+
+
+@njit
+def _inputs(size, tokens, weights, given, made, work):
+    """W x + b and noise of all tokens."""
+    q, parts, D, N = work.q, work.parts, size.D, tokens.offsets[size.T]
+    most = rows_at_once(work.tall)
+    across = ceil_div(size.columns_x, work.panel)
+    first, last = share(across, q, parts), share(across, q + 1, parts)
+    for m0 in range(0, N, most):
+        m = min(most, N - m0)
+        for n in range(m0 + share(m, q, parts), m0 + share(m, q + 1, parts)):
+            _added_before(size, weights, given, made.G + n * size.ldg, n)
+        barrier()
+        x, g = Matrix(given.x + m0 * D, D), Matrix(made.G + m0 * size.ldg, size.ldg)
+        if weights.direct_w:
+            plain = Plain(weights.W, D, size.columns_x, size.shift, weights.scale, size.scaled)
+            multiply_direct(x, m, plain, g, 0, work)
+        else:
+            multiply(x, m, Panels(weights.PW, D, size.columns_x), g, first, last, 1, work)
+    barrier()
+
+
+@njit
+def _recurrent(h, m, first, columns, size, weights, made, g, back, work):
+    """Add to `columns` of m gates' rows at g, from U's row `first` on, its product with m rows at h; back: from the last ones."""
+    H = size.H
+    if weights.direct_u:  # there and back: what was used last is in cache
+        scale = weights.scale + (size.first_1 + first)
+        plain = Plain(weights.U + first * H, H, columns, 0, scale, size.scaled)
+        multiply_direct(h, m, plain, Matrix(g, size.ldg), back, work)
+    else:
+        before, across = ceil_div(first, work.panel), ceil_div(columns, work.panel)
+        f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+        a, z = (e, f) if back else (f, e)
+        panels = beyond(weights.PU, before, depth(weights.PU, H), work.panel) if first else weights.PU
+        multiply(h, m, Panels(panels, H, columns), Matrix(g, size.ldg), a, z, 1, work)
+
+
+def _forward_rows(row):
+    """`row` for tokens begin … end − 1."""
+
+    @njit
+    def rows(size, tokens, weights, given, made, work, begin, end):
+        H, kept = size.H, size.cells * size.H
+        for n in range(begin, end):
+            h_prev, c_prev = _row(made.out, given.h0, n, tokens.prev, H), _row(made.cs, given.c0, n, tokens.prev, kept)
+            g, c, h = made.G + n * size.ldg, made.cs + n * kept, made.out + n * H
+            row(g, h_prev, c_prev, c, h, weights.extra, work.row, H, size.K, size.C)
+
+    return rows
+
+
+def forward_loop(row, second_row):
+    """The forward pass of a cell whose step is `row`, then, where columns_2 > 0, `second_row`."""
+    first_half, second_half = _forward_rows(row), _forward_rows(second_row)
+
+    def forward(size, tokens, scratch, weights, given, made):
+        work = begin(scratch)
+        T, H, kept, offsets, n1 = size.T, size.H, size.cells * size.H, tokens.offsets, size.columns_1
+        _pack_forward(size, weights, work)
+        _inputs(size, tokens, weights, given, made, work)
+        before, start_before = 0, 0  # rows of the step before
+        for s in range(T):
+            t = T - 1 - s if size.reverse else s
+            start, m = offsets[t], offsets[t + 1] - offsets[t]
+            old, back = min(before, m), s % 2
+            g = made.G + (start * size.ldg + size.first_1)
+            h, new = Matrix(made.out + start_before * H, H), Matrix(given.h0 + old * H, H)
+            _recurrent(h, old, 0, n1, size, weights, made, g, back, work)
+            _recurrent(new, m - old, 0, n1, size, weights, made, g + old * size.ldg, back, work)
+            barrier()
+            b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
+            first_half(size, tokens, weights, given, made, work, start + b0, start + b1)
+            if size.columns_2:
+                barrier()
+                left = Matrix(made.cs + (start * kept + (kept - H)), kept)
+                _recurrent(left, m, n1, size.columns_2, size, weights, made, g + n1, back, work)
+                barrier()
+                second_half(size, tokens, weights, given, made, work, start + b0, start + b1)
+            after = 0 if size.reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
+            for b in range(b0, b1):
+                if t == 0 if size.reverse else b >= after:
+                    _copy(made.out + (start + b) * H, made.hn + b * H, H)
+                    if kept:
+                        _copy(made.cs + (start + b) * kept, made.cn + b * kept, kept)
+            before, start_before = m, start
+            barrier()
+        finish(work)
+
+    return forward
+
+
+def _pack_states(states: Any, first: Any, prev: Any, K: Any, N: Any, P: Any, panel: Any, begin: Any, end: Any) -> None:
+    """Panels begin … end − 1 of the [K, N] matrix of the states before K tokens."""
+
+
+@overload(_pack_states)
+def _pack_states_impl(states, first, prev, K, N, P, panel, begin, end):
+    def reals(states, first, prev, K, N, P, panel, begin, end):
+        for k in range(K):
+            pack(_row(states, first, k, prev, N), N, 1, N, 0, P + k * panel, K, panel, begin, end)
+
+    def halves(states, first, prev, K, N, P, panel, begin, end):
+        W = lanes(states)
+        rows = depth(P, K)
+        for k in range(rows):
+            low = _row(states, first, min(2 * k, K - 1), prev, N)
+            high = _row(states, first, min(2 * k + 1, K - 1), prev, N)
+            for p in range(begin, end):
+                for v in range(0, panel, W):
+                    n = p * panel + v
+                    width = max(0, min(W, N - n))
+                    x, y = load(low + n, width if 2 * k < K else 0), load(high + n, width if 2 * k + 1 < K else 0)
+                    store(P + ((p * rows + k) * panel + v), pairs(x, y), W)
+
+    return reals if isinstance(P.real, types.Float) else halves
+
+
+@njit
+def weight_gradient(A, M, tokens, right, shifted, C, sums, packed, work):
+    """C[M, D] = Aᵀ·B over tokens, sums[M] the sums of A's columns.
+
+    A, C: `Matrix`, D is C's ld; right: B as `Past`, whose row is the state before the token where `shifted`; packed: room.
+    """
+    D, panel, tall = C.ld, work.panel, work.tall
+    bands, panels, blocks = ceil_div(M, tall), ceil_div(D, panel), ceil_div(tokens, TOKENS)
+    s0, s1 = share(bands, work.q, work.parts), share(bands, work.q + 1, work.parts)
+    p0, p1 = share(panels, work.q, work.parts), share(panels, work.q + 1, work.parts)
+    for m in range(s0 * tall, min(M, s1 * tall)):
+        sums[m] = 0.0
+    for block in range(blocks):
+        k0, k1 = share(tokens, block, blocks), share(tokens, block + 1, blocks)
+        k = k1 - k0
+        barrier()
+        if shifted:
+            _pack_states(right.at, right.first, right.prev + k0, k, D, packed, panel, p0, p1)
+        else:
+            pack(right.at + k0 * right.ld, right.ld, k, D, 0, packed, depth(packed, k), panel, p0, p1)
+        barrier()
+        add, here = 1 if block else 0, Matrix(A.at + k0 * A.ld, A.ld)
+        multiply_transposed(here, M, Panels(packed, k, D), C, s0, s1, add, sums, work)
+
+
+@njit
+def _pack_backward(size, kept, work):
+    """Panels of U as it lies, which is the transposed of its product: this thread's share."""
+    H, n1, n2, P, panel = size.H, size.columns_1, size.columns_2, kept.P, work.panel
+    across = ceil_div(H, panel)
+    f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+    pack(kept.U, H, n1, H, 0, P, depth(P, n1), panel, f, e)
+    if n2:
+        pack(kept.U + n1 * H, H, n2, H, 0, P + across * panel * depth(P, n1), depth(P, n2), panel, f, e)
+
+
+@njit
+def _through(columns, P, size, made, g, m, C, add, back, work):
+    """C[m, H] (+)= gradients of `columns` of m gates' rows at g · panels P of U."""
+    across = ceil_div(size.H, work.panel)
+    f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+    a, z = (e, f) if back else (f, e)
+    multiply(Matrix(g, size.ldg), m, Panels(P, columns, size.H), C, a, z, add, work)
+
+
+def _backward_rows(row):
+    """`row`, a step's derivative, for rows begin … end − 1 of the batch at a step whose tokens start at `start`."""
+
+    @njit
+    def rows(size, tokens, kept, given, made, work, start, begin, end, fetch):
+        H, beside, ldg, prev = size.H, size.cells * size.H, size.ldg, tokens.prev
+        own_extra = made.d_extra + work.q * made.extra_size
+        for b in range(begin, end):
+            n = start + b
+            if fetch and b + 1 < end:
+                _fetch_row(kept.G + (n + 1) * ldg, made.dG + (n + 1) * ldg, ldg)
+            row(
+                kept.G + n * ldg, _row(kept.out, kept.h0, n, prev, H), _row(kept.cs, kept.c0, n, prev, beside),
+                kept.cs + n * beside, given.grad_h + n * given.grad_h_stride, given.grad_g + n * given.grad_g_stride,
+                made.dh + b * H, made.dc + b * beside, made.dG + n * ldg, kept.extra, own_extra, work.row, H, size.K, size.C,
+            )  # fmt: skip
+
+    return rows
+
+
+@njit
+def _gradients(size, tokens, kept, made, work):
+    """Gradients of U, W and x."""
+    N, D, H, beside, ldg = tokens.offsets[size.T], size.D, size.H, size.cells * size.H, size.ldg
+    n1, own = size.columns_1, made.dG + size.first_1
+    if made.need_du:
+        h = Past(kept.out, H, kept.h0, tokens.prev)
+        weight_gradient(Matrix(own, ldg), n1, N, h, 1, Matrix(made.dU, H), made.db_h, made.shared, work)
+    if made.need_dw:
+        x = Past(kept.x, D, kept.x, tokens.prev)
+        weight_gradient(Matrix(made.dG, ldg), size.columns_x, N, x, 0, Matrix(made.dW, D), made.db_x, made.shared, work)
+    if size.columns_2 and made.need_du:
+        left, dU = Past(kept.cs + (beside - H), beside, kept.cs, tokens.prev), Matrix(made.dU + n1 * H, H)
+        weight_gradient(Matrix(own + n1, ldg), size.columns_2, N, left, 0, dU, made.db_h + n1, made.shared, work)
+    if made.need_dx:
+        across, P = ceil_div(D, work.panel), kept.P
+        f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
+        barrier()
+        pack(kept.W, D, size.columns_x, D, size.shift, P, depth(P, size.columns_x), work.panel, f, e)
+        multiply(Matrix(made.dG, ldg), N, Panels(P, size.columns_x, D), Matrix(made.dx, D), f, e, 0, work)
+
+
+def backward_loop(row, second_row):
+    """The backward pass of a cell whose step's derivative is `row`, then, where columns_2 > 0, `second_row`."""
+    last_half, first_half = _backward_rows(row), _backward_rows(second_row)
+
+    def backward(size, tokens, scratch, kept, given, made):
+        work = begin(scratch)
+        T, H, beside, ldg, offsets = size.T, size.H, size.cells * size.H, size.ldg, tokens.offsets
+        n1, n2, scaled = size.columns_1, size.columns_2, size.scaled
+        P2 = kept.P + ceil_div(H, work.panel) * work.panel * depth(kept.P, n1)
+        before = size.first_1 + n1 if n2 else 0
+        _pack_backward(size, kept, work)
+        for s in range(T):
+            t = s if size.reverse else T - 1 - s
+            start, m = offsets[t], offsets[t + 1] - offsets[t]
+            b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
+            last_half(size, tokens, kept, given, made, work, start, b0, b1, 1)
+            own = made.dG + (start + b0) * ldg
+            if scaled:  # of a product inside first the last columns, which it goes through before the others are there
+                _scale_rows(own + before, kept.scale + before, b1 - b0, size.columns - before, ldg)
+            barrier()
+            g = made.dG + (start * ldg + size.first_1)
+            if n2:
+                left = Matrix(made.dc + (beside - H), beside)
+                _through(n2, P2, size, made, g + n1, m, left, 0, 0, work)
+                barrier()
+                first_half(size, tokens, kept, given, made, work, start, b0, b1, 0)
+                if scaled:
+                    _scale_rows(own, kept.scale, b1 - b0, before, ldg)
+                barrier()
+            _through(n1, kept.P, size, made, g, m, Matrix(made.dh, H), size.carries, s % 2, work)
+            barrier()
+        _gradients(size, tokens, kept, made, work)
+        finish(work)
+
+    return backward

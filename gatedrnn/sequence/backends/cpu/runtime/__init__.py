@@ -1,0 +1,1 @@
+"""What a process has: its CPU, threads, memory, and what is worked out once."""
