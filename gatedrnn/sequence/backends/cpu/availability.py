@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import BackendError
+from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.sequence.backends.cpu import sources
 from gatedrnn.sequence.backends.cpu.once import once
 
@@ -22,12 +23,9 @@ def unavailable(like: Tensor) -> str | None:
     return _unavailable()
 
 
+@constant_in_graphs
 def _unavailable() -> str | None:
     return _LOST or _ready()
-
-
-# what torch.compiler.assume_constant_result sets, which would import the compiler: a second
-_unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def check_sources() -> None:

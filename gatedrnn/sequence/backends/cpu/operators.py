@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import start_light
 from gatedrnn.sequence.backends.cpu import memory, team
 from gatedrnn.sequence.backends.cpu.arguments import Loop, Values, draw_values, layout, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.checks import drawable, real, together, trusted
-from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.pieces import rank_of, tables
 from gatedrnn.sequence.backends.cpu.sizes import DIRECT_TOKENS, TOKENS, kind_of, round_up
 from gatedrnn.sequence.backends.cpu.target import Target, best

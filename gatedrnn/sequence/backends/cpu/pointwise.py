@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import start_light
 from gatedrnn.sequence.backends.cpu import team
 from gatedrnn.sequence.backends.cpu.arguments import draw_values
 from gatedrnn.sequence.backends.cpu.checks import drawable, real, together, trusted
 from gatedrnn.sequence.backends.cpu.kernels import kernel
-from gatedrnn.sequence.backends.cpu.lightness import start_light
 from gatedrnn.sequence.backends.cpu.sizes import ALONE, kind_of
 from gatedrnn.sequence.backends.cpu.target import best
 
