@@ -5,6 +5,7 @@ Dimensions: B batch, R rows of a gate, H hidden.
 """
 
 import copy
+import operator
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import get_decompositions
 from torch.fx import Graph
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatedrnn.cells.spec import Params, Spec, Step, Trace
 from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.core.torch_internals import DispatchMode, decompositions, written_by
 from gatedrnn.gates import straight_through
 
 _ATEN = torch.ops.aten
-_DECOMPOSED: Any = get_decompositions([
+_DECOMPOSED: Any = decompositions([
     _ATEN.native_layer_norm, _ATEN.native_layer_norm_backward, _ATEN.log_sigmoid_forward, _ATEN.log_sigmoid_backward,
     _ATEN.softplus, _ATEN.softplus_backward, _ATEN.silu, _ATEN.silu_backward, _ATEN.hardtanh, _ATEN.hardtanh_backward,
     _ATEN.hardsigmoid, _ATEN.hardsigmoid_backward, _ATEN.elu, _ATEN.elu_backward,
@@ -75,7 +75,7 @@ class _Watched(Spec):
         return y if gate.units is None else y[..., : gate.units]
 
 
-class _Calls(TorchDispatchMode):
+class _Calls(DispatchMode):
     """Notes in which line of the step's file each operation is first called; refuses those that write into a tensor."""
 
     def __init__(self, step: Step) -> None:
@@ -89,8 +89,7 @@ class _Calls(TorchDispatchMode):
             while frame is not None and frame.f_code.co_filename != self._file:
                 frame = frame.f_back
             self.lines[name] = f"{Path(self._file).name}:{frame.f_lineno}" if frame else Path(self._file).name
-        if func._schema.is_mutable:
-            raise UnsupportedError(f"the operation {name} ({self.lines[name]}), which writes into a tensor")
+        _check_pure(func, args, kwargs or {}, f" ({self.lines[name]})")
         return func(*args, **(kwargs or {}))
 
 
@@ -174,6 +173,9 @@ def trace(step: Step, spec: Spec) -> Traced:
         if _numbers(graph) != _numbers(traced(next(odd), torch.float64)):
             raise UnsupportedError("a number that follows from the batch's size or type")
     nodes = list(graph.nodes)
+    for node in nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            _check_pure(node.target, node.args, node.kwargs)
     found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
     x, h, old, extra, (U,), (b,), foreign, d_state, d_kept = found
     return Traced(nodes, calls.lines, x, h, old, extra, U, b, foreign, d_state, d_kept, *nodes[-1].args[0])
@@ -182,6 +184,13 @@ def trace(step: Step, spec: Spec) -> Traced:
 def _numbers(graph: Graph) -> list[float]:
     """All numbers that operations take, in order; shapes are none."""
     return [arg for node in graph.nodes for arg in node.args if isinstance(arg, float | int)]
+
+
+def _check_pure(func: Any, args: Any, kwargs: Any, where: str = "") -> None:
+    """Refuse an operation that writes into a tensor."""
+    if written_by(func, args, kwargs):
+        name = func.__name__.split(".")[0]
+        raise UnsupportedError(f"the operation {name}{where}, which writes into a tensor")
 
 
 def _check_shapes(spec: Spec, new: Any, shown: Any, batch: int) -> None:

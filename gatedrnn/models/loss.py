@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import being_traced
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.modes import transformed
 from gatedrnn.weights.compressed import compressed
@@ -73,7 +74,7 @@ def _chunkable(*tensors: Tensor) -> bool:
         return False
     if torch.compiler.is_compiling():
         return True
-    return not torch._C._get_tracing_state() and torch.amp.is_autocast_available(tensors[0].device.type)
+    return not being_traced() and torch.amp.is_autocast_available(tensors[0].device.type)
 
 
 def _at_once(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, divisor: float | None) -> Tensor:

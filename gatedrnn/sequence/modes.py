@@ -7,15 +7,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad, profiler
 
+from gatedrnn.core.torch_internals import (
+    being_traced,
+    dispatch_modes,
+    forward_mode,
+    function_modes,
+    functorch_active,
+    is_zerotensor,
+    profiled,
+)
 from gatedrnn.weights.compressed import CompressedWeight
 
 _NEARLY: ContextVar[bool] = ContextVar("nearly", default=False)
 WORTH_SPLITTING = 16
 """Rows of a batch, as many as a matrix register has."""
-_PRECISION: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
-"""Of PyTorch 2.9 on, with a switch for each library."""
+_LIBRARIES: Any = torch.backends
+_SWITCHES = hasattr(_LIBRARIES.mkldnn, "matmul")
+"""Whether there is a switch for each library, as of PyTorch 2.9 on; reading the older one may then raise."""
 
 
 def half_products() -> bool:
@@ -37,7 +46,7 @@ def products(batch: int) -> str:
     """How to multiply: "bf16" under autocast; "split" in inference on a large batch if nearly float32 will do; else "float"."""
     if half_products():
         return "bf16"
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+    if torch.compiler.is_compiling() or being_traced():
         return "float"  # a graph would fix the answer, and the batch's size with it
     if batch < WORTH_SPLITTING or torch.is_grad_enabled():
         return "float"
@@ -45,17 +54,22 @@ def products(batch: int) -> str:
 
 
 def _lowered() -> bool:
-    """Whether products of float32 on the CPU may be rounded, by either of PyTorch's switches; reading the other one may raise."""
-    if _PRECISION is None:
+    """Whether products of float32 on the CPU may be rounded, by either of PyTorch's switches."""
+    if not _SWITCHES:
         return torch.get_float32_matmul_precision() != "highest"
-    return _PRECISION("mkldnn", "matmul") in ("tf32", "bf16")
+    return _LIBRARIES.mkldnn.matmul.fp32_precision in ("tf32", "bf16")
 
 
 def rounds_recurrences() -> bool:
     """Whether cuDNN rounds a recurrence's float32 to TF32, as is its default, where products keep it, as is theirs."""
-    if _PRECISION is None:
+    if not _SWITCHES:
         return torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
-    return _PRECISION("cuda", "rnn") == "tf32" and _PRECISION("cuda", "matmul") != "tf32"
+    return _LIBRARIES.cudnn.rnn.fp32_precision == "tf32" and float32_products() != "tf32"
+
+
+def float32_products() -> str:
+    """How products of float32 may be rounded on a GPU, in the words of PyTorch's switch."""
+    return _LIBRARIES.cuda.matmul.fp32_precision if _SWITCHES else torch.get_float32_matmul_precision()
 
 
 def storage_type(x: Tensor) -> torch.dtype:
@@ -67,7 +81,7 @@ def storage_type(x: Tensor) -> torch.dtype:
 
 def transformed() -> bool:
     """Whether torch.func or forward-mode differentiation looks on: the operators have a backward formula only."""
-    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    return forward_mode() or functorch_active()
 
 
 def plain(*tensors: Tensor) -> bool:
@@ -82,10 +96,10 @@ def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
     """
     if (
         torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._is_torch_function_mode_enabled()
-        or torch._C._get_tracing_state()
-        or profiler._is_profiler_enabled
+        or dispatch_modes()
+        or function_modes()
+        or being_traced()
+        or profiled()
         or transformed()
     ):
         return None
@@ -96,7 +110,7 @@ def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
             found.append(None)
             continue
         kind = type(tensor)
-        if kind not in KINDS or tensor.is_neg() or tensor._is_zerotensor() or tensor.layout != _STRIDED:
+        if kind not in KINDS or tensor.is_neg() or is_zerotensor(tensor) or tensor.layout != _STRIDED:
             return None
         if grad and tensor.requires_grad:
             return None

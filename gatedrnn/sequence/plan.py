@@ -13,6 +13,7 @@ from torch import Tensor
 from gatedrnn.cells import CELLS, Params, Spec, Trace
 from gatedrnn.cells.spec import Step
 from gatedrnn.core.errors import ArgumentError, BackendError
+from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.gates import split_above, split_below, straight_through
 
 
@@ -117,6 +118,7 @@ def _plan_or_reason(kernel: str) -> Plan | str:
     return text[1:] if text.startswith("!") else _read(text)
 
 
+@constant_in_graphs
 def _planned(kernel: str) -> str:
     """The text of a cell's plan, or a reason after "!"."""
     from gatedrnn.compiler import kept
@@ -131,10 +133,6 @@ def _planned(kernel: str) -> str:
         found.kept, found.logits, found.chunk, found.slots, found.cells, int(found.carries),
         sum(spec.extra_shape(extra)[0] for extra in spec.extras),
     ).text()  # fmt: skip
-
-
-# what torch.compiler.assume_constant_result sets, which would import the compiler: a second
-_planned._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def cell_of(kernel: str) -> tuple[Step, Spec]:

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +17,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_json
-from gatedrnn.sequence.modes import storage_type
+from gatedrnn.core.torch_internals import dispatch_modes
+from gatedrnn.sequence.modes import float32_products, storage_type
 from gatedrnn.sequence.request import Request
 
 Run = Callable[[Request], Any]
@@ -25,7 +26,6 @@ Row = dict[str, float]
 """Seconds by backend."""
 
 _WARM, _TIMED = 3, 5  # a loop's first calls compile, choose launches and capture
-_AUTOGRAD: Any = getattr(torch._C, "_autograd")  # noqa: B009 - unknown to type checkers
 _PATIENCE = 10.0  # seconds to wait for another process that writes the table
 _KNOWN: dict[str, str] = {}
 """The choice by size. It never changes within a process, so that what is computed again for a gradient runs as it did before."""
@@ -33,7 +33,7 @@ _KNOWN: dict[str, str] = {}
 
 def measurable(device: torch.device) -> bool:
     """Whether calls on `device` can be timed now: on a GPU, outside captures, compilers and modes that see every operator."""
-    if device.type != "cuda" or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if device.type != "cuda" or torch.compiler.is_compiling() or dispatch_modes():
         return False
     with torch.cuda.device(device):
         return not torch.cuda.is_current_stream_capturing()
@@ -109,7 +109,7 @@ def _size(request: Request) -> str:
     place = torch.cuda.get_device_name(x.device) if x.is_cuda else str(x.device)
     sizes = f"D={D} B<={_up(B)} T<={_up(T)} {storage_type(x)}".replace("torch.", "")
     kind = "training" if _trains(request) else "inference"
-    return f"{place}, {_versions()}: {request.cell.name} {spec.text()} {sizes} {kind}, products {_rounding()}"
+    return f"{place}, {_versions()}: {request.cell.name} {spec.text()} {sizes} {kind}, products {float32_products()}"
 
 
 def _versions() -> str:
@@ -119,12 +119,6 @@ def _versions() -> str:
 
 def _triton() -> str | None:
     return getattr(import_module("triton"), "__version__", None) if find_spec("triton") else None
-
-
-def _rounding() -> str:
-    """How products of float32 may be rounded on a GPU; of PyTorch 2.9 on, with a switch for each library."""
-    getter = getattr(torch._C, "_get_fp32_precision_getter", None)
-    return torch.get_float32_matmul_precision() if getter is None else getter("cuda", "matmul")
 
 
 def _up(count: int) -> int:
@@ -140,19 +134,20 @@ def _timed(able: Mapping[str, Run], request: Request) -> Row:
     """Seconds of one call of each that did not fail, with its gradients where they are wanted."""
     seconds: Row = {}
     for name, run in able.items():
-        with (
-            suppress(Exception),
-            _unseen(),
-        ):  # out of memory, a size that a library refuses, no compiler on this machine
+        # out of memory, a size that a library refuses, no compiler on this machine
+        with suppress(Exception), _unseen():
             seconds[name] = _seconds(_trial(run, request), request.x_TBD.device)
     return seconds
 
 
-def _unseen() -> AbstractContextManager[object]:
+@contextmanager
+def _unseen() -> Iterator[None]:
     """Keeps the hooks on saved tensors away: a checkpoint's would run the user's function again, and with it this one."""
-    if not _AUTOGRAD._saved_tensors_hooks_is_enabled():
-        return nullcontext()
-    return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)  # the innermost are asked, and no others
+    with ExitStack() as stack:
+        with suppress(RuntimeError):  # where hooks are forbidden, there are none
+            same = saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+            stack.enter_context(same)  # the innermost are asked, and no others
+        yield
 
 
 def _trial(run: Run, request: Request) -> Callable[[], None]:

@@ -10,9 +10,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_map_only
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import version, without_storage, written_by
 from gatedrnn.weights import forms
 from gatedrnn.weights.forms import Block
 
@@ -44,8 +44,7 @@ class CompressedWeight(Tensor):
         """A tensor without storage, of the shape and type of the matrix."""
         device = next(iter(blocks[0].parts.values())).device
         shape = (blocks[-1].last, columns)
-        make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
-        return make(cls, shape, dtype=torch.float32, device=device, requires_grad=False)
+        return without_storage(cls, shape, dtype=torch.float32, device=device, requires_grad=False)
 
     def __init__(self, blocks: Sequence[Block], columns: int) -> None:
         self.blocks = [Block(b.first, b.last, b.form, {n: p.contiguous() for n, p in b.parts.items()}) for b in blocks]
@@ -66,7 +65,7 @@ class CompressedWeight(Tensor):
     def remembered(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """What `make` makes of the parts as they are now: made once for each of the last few keys."""
         parts = [part for block in self.blocks for part in block.parts.values()]
-        state = tuple((part.data_ptr(), None if part.is_inference() else part._version) for part in parts)
+        state = tuple((part.data_ptr(), None if part.is_inference() else version(part)) for part in parts)
         found = self._tables.get((key, state))
         if found is None:
             kept = list(self._tables.items())[1 - _KEPT_TABLES :]
@@ -105,8 +104,7 @@ class CompressedWeight(Tensor):
             return args[0]
         if func is Tensor.__dlpack__:
             return args[0].dense().__dlpack__(*args[1:], **kwargs)
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **kwargs)
+        return Tensor.__torch_function__(func, (), args, kwargs)
 
     @classmethod
     def __torch_dispatch__(
@@ -127,10 +125,7 @@ class CompressedWeight(Tensor):
             if func is _ATEN.embedding.default:
                 return forms.rows(first.blocks, first.shape[1], args[1])
         _refuse_writing(func, args, kwargs)
-        return func(
-            *tree_map_only(CompressedWeight, CompressedWeight.dense, args),
-            **tree_map_only(CompressedWeight, CompressedWeight.dense, kwargs),
-        )
+        return func(*_all_dense(args), **_all_dense(kwargs))
 
 
 def take_products(linear: Callable[..., Tensor | None]) -> None:
@@ -173,12 +168,19 @@ def gather(saved: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dic
 
 
 def _refuse_writing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for argument, value in zip(func._schema.arguments, [*args, *[None] * len(func._schema.arguments)], strict=False):
-        value = kwargs.get(argument.name, value)
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            for written in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(written, CompressedWeight):
-                    raise _written(str(func))
+    for value in written_by(func, args, kwargs):
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(each, CompressedWeight):
+                raise _written(str(func))
+
+
+def _all_dense(given: Any) -> Any:
+    """An operator's arguments, with the matrix of each weight."""
+    if isinstance(given, dict):
+        return {name: _all_dense(value) for name, value in given.items()}
+    if isinstance(given, list | tuple):
+        return type(given)(map(_all_dense, given))
+    return given.dense() if isinstance(given, CompressedWeight) else given
 
 
 def _written(how: str) -> ArgumentError:

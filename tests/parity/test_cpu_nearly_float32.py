@@ -107,7 +107,7 @@ def test_targets_without_matrix_registers_stay_in_float32(name, monkeypatch, hig
     assert torch.equal(found, inference(layer, "cpu", x))
 
 
-@pytest.mark.skipif(modes._PRECISION is None, reason="this PyTorch has one switch")
+@pytest.mark.skipif(not modes._SWITCHES, reason="this PyTorch has one switch")
 def test_pytorch_s_newer_switch_is_heard_too(monkeypatch):
     switch = torch.backends.mkldnn.matmul
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_pytorch_s_newer_switch_is_heard_too(monkeypatch):
             switch.fp32_precision = value
             assert products(16) == found
         torch.set_float32_matmul_precision("high")
-        monkeypatch.setattr(modes, "_PRECISION", None)
+        monkeypatch.setattr(modes, "_SWITCHES", False)
         assert products(16) == "split"
         torch.set_float32_matmul_precision("highest")
         assert products(16) == "float"

@@ -235,7 +235,7 @@ def test_another_version_measures_anew(clock, monkeypatch):
             (torch, "__version__", "99.0"),
             (torch.backends.cudnn, "version", lambda: 99_000),
             (timing, "_triton", lambda: "99.0"),
-            (timing, "_rounding", lambda: "tf32"),
+            (timing, "float32_products", lambda: "tf32"),
         ),
         2,
     ):

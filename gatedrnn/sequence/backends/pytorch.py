@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells.native import native
+from gatedrnn.core.torch_internals import being_traced
 from gatedrnn.sequence.modes import rounds_recurrences, storage_type, transformed
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
@@ -30,7 +31,7 @@ class PyTorch:
                 return f"PyTorch's kernels take or give no {name}"
         if (request.params.bias_ih is None) != (request.params.bias_hh is None):
             return "PyTorch's kernels take both biases or none"
-        if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        if torch.compiler.is_compiling() or being_traced():
             return "a compiler would unroll it"
         if transformed():
             return "a function transform or forward-mode differentiation is at work"

@@ -5,6 +5,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
+from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.sequence.backends.cpu.compile import sources
 from gatedrnn.sequence.backends.cpu.runtime.once import once
 
@@ -18,12 +19,9 @@ def unavailable(like: Tensor) -> str | None:
     return _unavailable()
 
 
+@constant_in_graphs
 def _unavailable() -> str | None:
     return sources.lost() or _ready()
-
-
-# what torch.compiler.assume_constant_result sets, which would import the compiler: a second
-_unavailable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @once

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from gatedrnn.cells import Params, Spec
 from gatedrnn.core.errors import BackendError
+from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.sequence import projected
 from gatedrnn.sequence.modes import storage_type, transformed
 from gatedrnn.sequence.perturb import fold
@@ -109,6 +110,7 @@ def _projected(request: Request, kernel: str, params: Params) -> tuple[Tensor, T
     return x_TBR if noise is None else x_TBR + noise.to(x_TBR.dtype), None if apart == R else b_hh
 
 
+@constant_in_graphs
 def _too_wide(kernel: str) -> str | None:
     """None, or that a program cannot hold the row, or that the cell has no kernel for a GPU."""
     from gatedrnn.sequence.backends.triton.compiled import shape_of
@@ -123,6 +125,7 @@ def _too_wide(kernel: str) -> str | None:
     return None
 
 
+@constant_in_graphs
 def _apart(kernel: str) -> int:
     from gatedrnn.sequence.backends.triton.compiled import shape_of
 
@@ -135,10 +138,12 @@ def _unavailable(device: torch.device) -> str | None:
     return _missing(device.type, device.index or 0) if device.type in ("cuda", "cpu") else f"tensors are on {device}"
 
 
+@constant_in_graphs
 def _interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+@constant_in_graphs
 def _missing(kind: str, index: int) -> str | None:
     return _installed() or (_too_old(index) if kind == "cuda" else None)
 
@@ -166,12 +171,3 @@ def _too_old(index: int) -> str | None:
     return (
         None if capability >= (7, 0) else f"the GPU has compute capability {capability[0]}.{capability[1]}, below 7.0"
     )
-
-
-for _function in (
-    _interpreting,
-    _missing,
-    _too_wide,
-    _apart,
-):  # torch.compiler.assume_constant_result, without importing the compiler
-    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]

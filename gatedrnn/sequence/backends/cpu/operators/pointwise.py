@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import start_light
 from gatedrnn.sequence.backends.cpu.compile.kernels import kernel
 from gatedrnn.sequence.backends.cpu.matmul.sizes import ALONE, kind_of
 from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, together, trusted
-from gatedrnn.sequence.backends.cpu.operators.lightness import start_light
 from gatedrnn.sequence.backends.cpu.runtime import team
 from gatedrnn.sequence.backends.cpu.runtime.target import best
 

@@ -13,19 +13,12 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import start_light
 from gatedrnn.sequence.backends.cpu.matmul.pieces import rank_of, tables
 from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS, TOKENS, kind_of, round_up
 from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, together, trusted
-from gatedrnn.sequence.backends.cpu.operators.lightness import start_light
 from gatedrnn.sequence.backends.cpu.operators.pointwise import draw_values
-from gatedrnn.sequence.backends.cpu.recurrence.arguments import (
-    Loop,
-    Values,
-    layout,
-    leading,
-    loop,
-    threads_for,
-)
+from gatedrnn.sequence.backends.cpu.recurrence.arguments import Loop, Values, layout, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.runtime import memory, team
 from gatedrnn.sequence.backends.cpu.runtime.target import Target, best
 from gatedrnn.sequence.derivatives import no_second_derivative

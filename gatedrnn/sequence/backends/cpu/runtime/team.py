@@ -16,6 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import torch
 
+from gatedrnn.core.torch_internals import LIBRARY
 from gatedrnn.sequence.backends.cpu.runtime.once import once
 
 _FORKED = False
@@ -33,7 +34,7 @@ os.register_at_fork(after_in_child=_forget)
 def _openmp() -> Any:
     """The OpenMP library that torch's own calls go to, or None."""
     if sys.platform.startswith("linux"):
-        for path in (None, torch._C.__file__):  # the order in which the linker looks for torch's symbols
+        for path in (None, LIBRARY):  # the order in which the linker looks for torch's symbols
             with suppress(OSError):
                 library = ctypes.CDLL(path)
                 if hasattr(library, "GOMP_parallel"):
