@@ -173,9 +173,10 @@ def trace(step: Step, spec: Spec) -> Traced:
         if _numbers(graph) != _numbers(traced(next(odd), torch.float64)):
             raise UnsupportedError("a number that follows from the batch's size or type")
     nodes = list(graph.nodes)
-    for node in nodes:
-        if node.op == "call_function" and node.target is not operator.getitem:
-            _check_pure(node.target, node.args, node.kwargs)
+    if not calls.lines:  # a PyTorch without modes of this class; the graph has the derivative's operations too
+        for node in nodes:
+            if node.op == "call_function" and node.target is not operator.getitem:
+                _check_pure(node.target, node.args, node.kwargs)
     found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
     x, h, old, extra, (U,), (b,), foreign, d_state, d_kept = found
     return Traced(nodes, calls.lines, x, h, old, extra, U, b, foreign, d_state, d_kept, *nodes[-1].args[0])
