@@ -88,6 +88,7 @@ class Spec:
             product computes its last one in the step).
         extras: further parameters.
         derived: what a trace shows beside the gates of `step`.
+        constants: names and values of numbers that the step reads, `spec.constant(name)`; an option may be one.
         normalised: whether the step normalises logits, so that no temperature or noise can be folded into them.
         rows: R, the rows of weight_ih and weight_hh; follows from the gates.
         recurrent_rows: rows of U whose product the driver computes; follows from the gates.
@@ -99,6 +100,7 @@ class Spec:
     recurrent_gates: int | None = None
     extras: tuple[Extra, ...] = ()
     derived: tuple[Derived, ...] = ()
+    constants: tuple[tuple[str, float], ...] = ()
     normalised: bool = False
     rows: int = field(init=False, repr=False, compare=False)
     recurrent_rows: int = field(init=False, repr=False, compare=False)
@@ -122,6 +124,10 @@ class Spec:
             if gate.name == name:
                 return gate
         raise ArgumentError("Spec.gate", "unknown gate", repr(name), f"Known: {', '.join(g.name for g in self.gates)}")
+
+    def constant(self, name: str) -> float:
+        """The number called `name`."""
+        return dict(self.constants)[name]
 
     def squash(self, name: str, logits: Tensor) -> Tensor:
         """Values of gate `name` [B, N] from its logits [B, rows]."""
@@ -158,18 +164,22 @@ class Spec:
         gates = ";".join([f"{g.name},{g.rows},{g.squash},{g.units or 0},{int(g.hard)}" for g in self.gates])
         extras = ";".join([",".join([e.name, str(int(e.full)), *e.gates]) for e in self.extras])
         recurrent = "" if self.recurrent_gates is None else str(self.recurrent_gates)
-        return "|".join([str(self.hidden_size), gates, ",".join(self.states), recurrent, extras])
+        constants = ";".join([f"{name},{float(value)!r}" for name, value in self.constants])
+        return "|".join([str(self.hidden_size), gates, ",".join(self.states), recurrent, extras, constants])
 
     @staticmethod
     def of(text: str) -> "Spec":
         """The Spec that `text` wrote, as far as kernels depend on it."""
-        hidden, gates, states, recurrent, extras = text.split("|")
+        hidden, gates, states, recurrent, extras, constants = text.split("|")
         read = [gate.split(",") for gate in gates.split(";")]
         own = tuple(Gate(n, int(r), squash, int(u) or None, hard=h == "1") for n, r, squash, u, h in read)
         rest = tuple(
             Extra(n, tuple(owners), full == "1") for n, full, *owners in (e.split(",") for e in extras.split(";") if e)
         )
-        return Spec(int(hidden), own, tuple(states.split(",")), int(recurrent) if recurrent else None, rest)
+        pairs = [each.split(",") for each in constants.split(";") if each]
+        numbers = tuple((name, float(value)) for name, value in pairs)
+        states, first = tuple(states.split(",")), int(recurrent) if recurrent else None
+        return Spec(int(hidden), own, states, first, rest, constants=numbers)
 
     def extra_shape(self, extra: Extra) -> tuple[int, ...]:
         """Shape of a further parameter."""

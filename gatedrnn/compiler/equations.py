@@ -8,8 +8,9 @@ from typing import Any
 
 from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.graph import Graph, Matrix, Node, Reader, Wide, read
+from gatedrnn.compiler.graph import Graph, Matrix, Node, Wide
 from gatedrnn.compiler.outside import fingerprint
+from gatedrnn.compiler.reader import Reader, read
 from gatedrnn.compiler.schedule import Place
 
 Targets = list[tuple[Node, Place]]
@@ -23,7 +24,7 @@ class Equations:
     """What a step computes, forward and backward, from what stands in which memory to what is stored in which.
 
     Args of `forward` and `backward`: values and their places, before and after the product inside the step; None without one.
-        apart: the gates whose W x and U h' stand in columns of their own: "" for none, the "last" one's, as in a GRU, or "all".
+        apart: the gates whose W x and U h' stand in columns of their own: "" for none, the "last" one's, or "all".
         saved: whether logits are read by the derivative, so that gate values stand elsewhere.
         left: the left factor of the product inside the step, or None.
         carries: whether h' also reaches h past the products.

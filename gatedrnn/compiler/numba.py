@@ -13,7 +13,7 @@ Address = Callable[[Place], tuple[str, str]]
 """Where a place lies: a pointer, and how many elements behind it."""
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_START = {"sum": "0.0", "max": "-1e39"}
+_START = {"sum": "0.0", "max": "-1e309"}
 _SIZES = "H, K, C, M, row"
 
 
@@ -145,7 +145,7 @@ class Writer:
                 joined = (
                     f"{name} + first({value}, n, 0.0)"
                     if node.op == "sum"
-                    else f"greatest({name}, first({value}, n, -1e39))"
+                    else f"greatest({name}, first({value}, n, -1e309))"
                 )
                 body.append(f"    {name} = {joined}")
                 continue

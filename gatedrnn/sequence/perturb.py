@@ -1,6 +1,7 @@
 """Temperature and noise are affine in the pre-activation, so both fold into the weights and the hoisted projection.
 
-(α + ε) / τ with α = W x + U h' + b: rows of W, U, b and peepholes are divided by τ, and ε / τ is added to W x once for all steps.
+(α + ε) / τ with α = W x + U h' + b: rows of W, U, b and of the further parameters are divided by τ,
+and ε / τ is added to W x once for all steps.
 Dimensions: T time, B batch, R rows of all gates.
 """
 

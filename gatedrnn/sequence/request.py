@@ -19,7 +19,7 @@ class Request:
         cell, spec, params: what is computed.
         x_TBD: input [T, B, D].
         state: initial states, each [B, H].
-        scale_R: 1 / τ by row: multiplies W x + U h' + b (and peepholes); None for 1.
+        scale_R: 1 / τ by row: multiplies W x + U h' + b (and further parameters); None for 1.
         noise: ε / τ, added after that: [T, B, R], or a `Draw` of [T·B, R]; None for none.
         lengths_B: steps that count in each row, int64 [B] in 1…T; None for all.
         reverse: run from each row's last step to its first.

@@ -20,16 +20,18 @@ from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec
 
 def make_spec(hidden_size: int, rate: float = 0.5) -> Spec:
     gates = Gate("leak_gate", hidden_size), Gate("cell_candidate", hidden_size, "tanh")
-    return Spec(hidden_size, gates, ("h", "c"), extras=(Extra("weight_leak", ("leak_gate",)),))
+    extras, constants = (Extra("weight_leak", ("leak_gate",)),), (("rate", rate),)
+    return Spec(hidden_size, gates, ("h", "c"), extras=extras, constants=constants)
 
 
 def step(spec, params, x_gates, h_gates, state):
-    """l = σ(W x + U h' + w∘c'); c = (1 − l)∘c' + l∘n; h = tanh(c)."""
+    """l = rate σ(W x + U h' + w∘c'); c = (1 − l)∘c' + l∘n; h = tanh(c)."""
     _, c = state
     a, n = spec.split(x_gates + h_gates)
     l = spec.squash("leak_gate", a + params.extras["weight_leak"] * c)
     n = spec.squash("cell_candidate", n)
-    c = (1 - l) * c + l * n
+    moved = spec.constant("rate") * l
+    c = (1 - moved) * c + moved * n
     return (torch.tanh(c), c), {"leak_gate": l, "cell_candidate": n}
 
 
@@ -82,6 +84,11 @@ def test_it_has_a_layer_lengths_directions_gates_noise_and_kernels(leaky, monkey
     for ours, theirs in zip(found, results(layer, "reference", x, [5, 2, 4], noise), strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
     assert torch.equal(copy.deepcopy(layer.eval())(x)[0], layer(x)[0])
+    other = Recurrent("leaky", D, H, bidirectional=True, gates=gates, rate=0.5)
+    other.load_state_dict(layer.state_dict())
+    first, second = results(layer, backend, x, None, noise), results(other, backend, x, None, noise)
+    assert not torch.allclose(first[0], second[0])
+    torch.testing.assert_close(second[0], results(other, "reference", x, None, noise)[0], atol=2e-5, rtol=1e-4)
 
 
 def test_every_command_knows_it(leaky, work, tmp_path):

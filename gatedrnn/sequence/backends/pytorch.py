@@ -17,7 +17,7 @@ from gatedrnn.weights.compressed import as_dense
 
 
 class PyTorch:
-    """What `torch.nn.LSTM`, `GRU` and `RNN` run, given one layer and direction, with the temperature in its weights."""
+    """What the layers of `torch.nn` run, given one layer and direction, with the temperature in its weights."""
 
     def supports(self, request: Request) -> str | None:
         """None, or why not: another device, or PyTorch has no such cell, or not with what is asked."""

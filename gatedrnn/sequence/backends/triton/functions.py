@@ -17,7 +17,7 @@ The arguments of all kernels, `forward` then `backward`; [T] means one slot a st
     grad_h, grad_s, grad_gates  gradients of h_all, s_all (if GRAD_S) and gates (if GRAD_GATES)
     dh_u       [B, H]       Uᵀ da of the step after: what reaches h through the product; rows P apart
     d_left     [B, H]       the gradient of `work`; rows P apart
-    dh         [B, H]       what reaches h past the product (a GRU's z∘h', rows that have ended)
+    dh         [B, H]       what reaches h past the product (as z∘h' does; rows that have ended)
     dc         [B, ·]       what reaches the states beside h
     dx, du     [T, B, R]    gradients of x and of u; one and the same where none stand apart
     d_extra    [B, E]       gradients of the extras by row

@@ -1,0 +1,361 @@
+"""Reading PyTorch's nodes into a small graph."""
+
+import functools
+import itertools
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node as FxNode
+
+from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.compiler.graph import BINARY, UNARY, Graph, Matrix, Node, Wide
+
+if TYPE_CHECKING:
+    from gatedrnn.compiler.tracing import Traced
+
+_HARMLESS = {"correction", "keepdim", "dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
+
+
+class Reader:
+    """Reads PyTorch's nodes into a `Graph`.
+
+    Args:
+        known: what stands for a node of PyTorch's graph instead of its computation: inputs, and what is kept.
+        late: rows of the gates whose product is inside the step, by their places.
+        lines: where the step's file calls each operation.
+        backward: whether the derivative is read.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        known: dict[FxNode, Any],
+        late: dict[int, int],
+        lines: dict[str, str],
+        backward: bool = False,
+    ) -> None:
+        self.graph, self._known, self._late, self._lines, self._backward = graph, dict(known), late, lines, backward
+        self.products: list[tuple[Any, int]] = []  # left factors of products with rows of U, and the first row
+        self.turned: list[Any] = []  # what is multiplied by those rows turned
+
+    def read(self, node: Any) -> Any:
+        """The value of a node of PyTorch's graph, or of an argument that is none."""
+        if not isinstance(node, FxNode):
+            return [self.read(each) for each in node] if isinstance(node, list | tuple) else node
+        if node not in self._known:
+            if node.op != "call_function":
+                raise UnsupportedError(f"the parameter {node.name} used by itself")
+            target: Any = node.target
+            name = target.__name__.split(".")[0] if target is not operator.getitem else "getitem"
+            rule = self._rule(name.strip("_"))
+            if rule is None:
+                raise UnsupportedError(f"the operation {name}{self._line(name)}")
+            if odd := node.kwargs.keys() - _HARMLESS:
+                raise UnsupportedError(f"the operation {name} with {', '.join(sorted(odd))}{self._line(name)}")
+            args = [self.read(arg) for arg in node.args]
+            self._known[node] = rule(node, *args)
+            self._check_size(node, name)
+        return self._known[node]
+
+    def _rule(self, name: str) -> Any:
+        """What makes a value of an operation's node and arguments, or None."""
+        if op := (UNARY | BINARY).get(name):
+            return lambda node, *args: self.graph.apply(op, *args)
+        return getattr(self, f"_{name}", None)
+
+    def _line(self, name: str) -> str:
+        """Where the step calls an operation, if it does."""
+        return f" ({self._lines[name]})" if name in self._lines else ""
+
+    def _check_size(self, node: FxNode, name: str) -> None:
+        """Refuse a value that has not as many elements a row as PyTorch's: its shape means more than its elements."""
+        value, tensor = self._known[node], node.meta.get("val")
+        if not isinstance(value, Node | Wide) or not value.size or not isinstance(tensor, torch.Tensor):
+            return
+        if value.size != _elements(tensor.shape):
+            given = list(tensor.shape[1:])
+            raise UnsupportedError(f"the operation {name} that gives {given} a row{self._line(name)}")
+
+    def _along(self, node: FxNode, dim: int, most: int = 2) -> None:
+        """Refuse a dimension that is not the last, or a shape of more dimensions."""
+        given: Any = node.args[0][0] if isinstance(node.args[0], list | tuple) else node.args[0]
+        shape = given.meta["val"].shape
+        if dim % len(shape) != len(shape) - 1 or len(shape) > most:
+            raise UnsupportedError(f"an operation along dimension {dim} of {list(shape)}")
+
+    # Rules, by the operator's name: the node, then its arguments.
+
+    def _rsub(self, node, a, b):
+        return self.graph.apply("sub", float(b), a)
+
+    def _lt(self, node, a, b):
+        return self.graph.apply("greater", b, a)
+
+    def _le(self, node, a, b):
+        return self.graph.apply("at_least", b, a)
+
+    def _ne(self, node, a, b):
+        return self.graph.apply("sub", 1.0, self.graph.apply("equal", a, b))
+
+    def _logical_not(self, node, a):
+        return self.graph.apply("sub", 1.0, a)
+
+    _bitwise_not = _logical_not
+
+    def _reciprocal(self, node, a):
+        return self.graph.apply("div", 1.0, a)
+
+    def _rsqrt(self, node, a):
+        return self.graph.apply("div", 1.0, self.graph.apply("sqrt", a))
+
+    def _clamp(self, node, a, low=None, high=None):
+        a = a if low is None else self.graph.apply("greatest", a, low)
+        return a if high is None else self.graph.apply("least", a, high)
+
+    def _clamp_min(self, node, a, low):
+        return self._clamp(node, a, low)
+
+    def _clamp_max(self, node, a, high):
+        return self._clamp(node, a, None, high)
+
+    def _masked_fill(self, node, a, mask, number):
+        return self.graph.apply("where_nonzero", mask, number, a)
+
+    def _scalar_tensor(self, node, number):
+        return float(number)
+
+    def _full(self, node, shape, number):
+        return float(number)
+
+    _full_like = _full
+
+    def _zeros_like(self, node, a, *_):
+        return 0.0
+
+    _new_zeros = _zeros = _zeros_like
+
+    def _ones_like(self, node, a, *_):
+        return 1.0
+
+    _new_ones = _ones = _ones_like
+
+    def _where(self, node, condition, a, b):
+        return self.graph.apply("where_nonzero", condition, a, b)
+
+    def _sigmoid_backward(self, node, d, y):
+        return self.graph.apply("mul", d, self.graph.apply("sigmoid_slope", y))
+
+    def _tanh_backward(self, node, d, y):
+        return self.graph.apply("mul", d, self.graph.apply("tanh_slope", y))
+
+    def _threshold_backward(self, node, d, y, threshold):
+        return self.graph.apply("where_nonzero", y, d, 0.0)
+
+    def _softmax(self, node, a, dim, half):
+        self._along(node, dim)
+        a = self._row(node.args[0], a)
+        return self.graph.node("softmax", a, size=a.size)
+
+    def _softmax_backward_data(self, node, d, p, *_):
+        graph = self.graph
+        whole = graph.node("sum", graph.apply("mul", d, p), size=0)
+        return graph.apply("mul", p, graph.apply("sub", d, whole))
+
+    def _scan(self, node, x, reverse, exclusive):
+        x = self._row(node.args[0], x)
+        return self.graph.node("scan", x, reverse, exclusive, size=x.size)
+
+    def _one_hot(self, node, p):
+        return self.graph.node("one_hot", p, size=p.size)
+
+    def _flip(self, node, x, dims):
+        self._along(node, *dims)
+        return x.args[0] if isinstance(x, Node) and x.op == "flip" else self.graph.node("flip", x, size=_last(node))
+
+    def _cumsum(self, node, x, dim):
+        self._along(node, dim)
+        if isinstance(x, Node) and x.op == "flip":  # summed from the other end
+            above = self._scan(node, x.args[0], True, False)
+            return self.graph.node("flip", above, size=above.size)
+        return self._scan(node, x, False, False)
+
+    def _same(self, node, value, *_, **__):
+        return value
+
+    _detach = _alias = _unsqueeze = _squeeze = _clone = _same
+
+    def _to_copy(self, node, value):
+        if node.kwargs.get("dtype", torch.float32) != torch.float32:
+            raise UnsupportedError(f"a conversion to {node.kwargs['dtype']}")
+        return value
+
+    def _pow(self, node, a, exponent):
+        whole, half = divmod(abs(exponent), 1) if isinstance(exponent, int | float) else (99, 0)
+        if isinstance(exponent, FxNode) or whole > 4 or half not in (0, 0.5):
+            raise UnsupportedError(f"the power {exponent}{self._line('pow')}")
+        factors = [a] * int(whole) + [self.graph.apply("sqrt", a)] * (half > 0)
+        found = functools.reduce(lambda x, y: self.graph.apply("mul", x, y), factors) if factors else 1.0
+        return self.graph.apply("div", 1.0, found) if exponent < 0 else found
+
+    def _expand(self, node, value, shape):
+        before = node.args[0].meta["val"].shape
+        if len(shape) == 3 and shape[-1] != before[-1]:  # a chunk's value for each of its units
+            value = self._row(node.args[0], value)
+            return self.graph.node("spread", value, shape[-1], size=value.size * shape[-1])
+        if isinstance(value, Node) and value.size == 1 < shape[-1]:
+            return self._reduced("sum", "add", value)
+        return value
+
+    def _view(self, node, value, shape):
+        return value
+
+    def _sum(self, node, value, dims=None, keep=False):
+        shape = node.args[0].meta["val"].shape
+        if len(dims or shape) != 1:
+            raise UnsupportedError(f"a sum over more than one dimension{self._line('sum')}")
+        (dim,) = dims or [0]
+        dim %= len(shape)
+        if dim == 0 and self._backward:  # over the batch, of what a parameter's gradient gets from each row
+            return value
+        self._along(node, dim, 3)
+        if len(shape) == 3:  # over the units of a chunk
+            value = self._row(node.args[0], value)
+            return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
+        if _is_number(value):
+            return self.graph.apply("mul", value, float(shape[-1]))
+        return self._reduced("sum", "add", value)
+
+    def _reduced(self, op, join, value):
+        """A number of the whole row."""
+        parts = value.parts if isinstance(value, Wide) else [value]
+        found = [part if _is_number(part) else self.graph.node(op, part, size=0) for part in parts]
+        return functools.reduce(lambda a, b: self.graph.apply(join, a, b), found)
+
+    def _row(self, given, value):
+        """A value of one size, of each element of what PyTorch's node `given` gives: a number stands for equal ones."""
+        if isinstance(value, Wide):
+            raise UnsupportedError("values of several gates in one sum, softmax or chunk")
+        return self.graph.node("same", value, size=_elements(given.meta["val"].shape)) if _is_number(value) else value
+
+    def _mean(self, node, value, dims=None, keep=False):
+        return self.graph.apply("div", self._sum(node, value, dims, keep), float(_last(node)))
+
+    def _amax(self, node, value, dims=(), keep=False):
+        if len(dims) != 1:
+            raise UnsupportedError("a maximum over more than one dimension")
+        self._along(node, *dims)
+        return self._reduced("max", "greatest", value)
+
+    def _amin(self, node, value, dims=(), keep=False):
+        negative = self.graph.apply("neg", value)
+        return self.graph.apply("neg", self._amax(node, negative, dims))
+
+    def _var_mean(self, node, value, dims=None):
+        mean = self._mean(node, value, dims)
+        away = self.graph.apply("sub", value, mean)
+        squares = self._sum(node, self.graph.apply("mul", away, away), dims)
+        return [self.graph.apply("div", squares, float(_last(node) - node.kwargs.get("correction", 1))), mean]
+
+    def _var(self, node, value, dims=None):
+        return self._var_mean(node, value, dims)[0]
+
+    def _cat(self, node, values, dim=0):
+        self._along(node, dim)
+        rows = [
+            value if isinstance(value, Wide) else self._row(n, value)
+            for n, value in zip(node.args[0], values, strict=True)
+        ]
+        parts = [part for row in rows for part in (row.parts if isinstance(row, Wide) else [row])]
+        return parts[0] if len(parts) == 1 else Wide(parts)
+
+    def _split_with_sizes(self, node, value, sizes, dim=0):
+        self._along(node, dim)
+        edges = [0]
+        for size in sizes:
+            edges.append(edges[-1] + size)
+        value = value if isinstance(value, Wide) else Wide([self._row(node.args[0], value)])
+        return [value.cut(a, b) for a, b in itertools.pairwise(edges)]
+
+    def _split(self, node, value, size, dim=0):
+        whole = node.args[0].meta["val"].shape[-1]
+        return self._split_with_sizes(node, value, [min(size, whole - k) for k in range(0, whole, size)])
+
+    def _getitem(self, node, values, k):
+        return values[k]
+
+    def _slice(self, node, value, dim=0, first=0, last=None, step=1):
+        if isinstance(value, Matrix):
+            if node.meta["val"].shape[0] != node.args[0].meta["val"].shape[0] - first or dim or value.first:
+                raise UnsupportedError("a part of U that is not its last rows")
+            return Matrix(first)
+        self._along(node, dim, 3)
+        value = value if isinstance(value, Wide) else self._row(node.args[0], value)
+        last = value.size if last is None else min(last, value.size)
+        if step == 1 and isinstance(value, Wide):
+            return value.cut(first, last)
+        if step == 1 and first == 0:
+            return value if last == value.size else self.graph.node("head", value, size=last)
+        raise UnsupportedError("a slice within a gate that does not begin at its first element")
+
+    def _slice_backward(self, node, d, shape, dim, first, last, step):
+        whole, d = shape[-1], self._row(node.args[0], d)
+        if first == 0 and step == 1:
+            return d if min(last, whole) == whole else self.graph.node("padded", d, size=whole)
+        raise UnsupportedError("the gradient of a slice within a gate that does not begin at its first element")
+
+    def _t(self, node, value):
+        return Matrix(value.first, not value.turned)
+
+    def _addmm(self, node, bias, left, matrix):
+        parts = bias.parts if isinstance(bias, Wide) else [bias]
+        if [part.args for part in parts] != [("bias", k) for k in self._late]:
+            raise UnsupportedError("a product inside the step whose bias is not b_hh's of the same rows")
+        return self._product(node, left, matrix)
+
+    def _mm(self, node, left, matrix):
+        if isinstance(matrix, Matrix) and matrix.turned and not self._backward:
+            raise UnsupportedError("a product inside the step without its rows' b_hh")
+        return self._product(node, left, matrix)
+
+    def _product(self, node, left, matrix):
+        if not isinstance(matrix, Matrix):
+            raise UnsupportedError("a product with something else than rows of U")
+        size = node.meta["val"].shape[-1]
+        if matrix.turned:
+            self.products.append((left, matrix.first))
+            parts = [self.graph.load("product", k, rows) for k, rows in self._late.items()]
+            return parts[0] if len(parts) == 1 else Wide(parts)
+        self.turned.append(left)
+        return self.graph.load("d_left", 0, size)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it has no elements: a number of the row, or a constant."""
+    return not isinstance(value, Wide) and (not isinstance(value, Node) or not value.size)
+
+
+def _elements(shape: torch.Size) -> int:
+    """How many a row has, or a parameter."""
+    return shape[1:].numel() if len(shape) > 1 else shape.numel()
+
+
+def _last(node: FxNode) -> int:
+    """Elements of a row of the operation's argument."""
+    given: Any = node.args[0]
+    return given.meta["val"].shape[-1]
+
+
+def read(traced: "Traced", reader: Reader, nodes: list[Any]) -> list[Any]:
+    """The values of nodes of PyTorch's graph; they are read in order, so that none is deep."""
+    wanted = set()
+    stack = [node for node in nodes if node is not None]
+    while stack:
+        node = stack.pop()
+        if node not in wanted and node not in reader._known:
+            wanted.add(node)
+            stack += node.all_input_nodes
+    for node in traced.nodes:
+        if node in wanted:
+            reader.read(node)
+    return [None if node is None else reader.read(node) for node in nodes]
