@@ -94,14 +94,10 @@ def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
 
     None where more than numbers is wanted: a gradient, graph, trace or profile, or what is done by a subclass or a mode.
     """
-    if (
-        torch.compiler.is_compiling()
-        or dispatch_modes()
-        or function_modes()
-        or being_traced()
-        or profiled()
-        or transformed()
-    ):
+    watched = (
+        dispatch_modes() or function_modes() or being_traced() or profiled() or forward_mode() or functorch_active()
+    )
+    if watched or torch.compiler.is_compiling():
         return None
     grad = torch.is_grad_enabled()
     found: list[Hashable] = [torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None]
@@ -110,7 +106,7 @@ def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
             found.append(None)
             continue
         kind = type(tensor)
-        if kind not in KINDS or tensor.is_neg() or is_zerotensor(tensor) or tensor.layout != _STRIDED:
+        if kind not in KINDS or tensor.is_neg() or is_zerotensor(tensor) or tensor.layout is not _STRIDED:
             return None
         if grad and tensor.requires_grad:
             return None

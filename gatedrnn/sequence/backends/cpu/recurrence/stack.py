@@ -12,7 +12,7 @@ from torch import Tensor
 from gatedrnn.cells import Params
 from gatedrnn.sequence.backends.cpu.recurrence.arguments import Loop, layout
 from gatedrnn.sequence.backends.cpu.recurrence.operator import forward_loop, kind_for, weights
-from gatedrnn.sequence.backends.cpu.runtime import memory, team
+from gatedrnn.sequence.backends.cpu.runtime import team
 from gatedrnn.sequence.backends.cpu.runtime.target import Target, best
 from gatedrnn.sequence.plan import Plan, biases
 
@@ -33,14 +33,15 @@ class Stack:
         finals = tuple([torch.empty_like(state) for state in states])
         h0, c0, hn, cn = states[0].data_ptr(), states[-1].data_ptr(), finals[0].data_ptr(), finals[-1].data_ptr()
         for plan, p, run in zip(self._plans, params, self._ready(x_TBD, params), strict=True):
-            output = memory.empty(T, B, plan.hidden, dtype=dtype)
+            output, bias, bias_h = torch.empty(T, B, plan.hidden, dtype=dtype), p.bias_ih, p.bias_hh
             values = weights(run, p.weight_ih, p.weight_hh, None)
-            values |= {"x": x, "out": output, "h0": h0, "c0": c0, "hn": hn, "cn": cn}
-            if p.bias_ih is None or p.bias_hh is None:
+            values["x"], values["out"] = x, output
+            values["h0"], values["c0"], values["hn"], values["cn"] = h0, c0, hn, cn
+            values["offsets"], values["prev"] = tokens.offsets, tokens.previous
+            if bias is None or bias_h is None:
                 values["bias"] = biases(plan, p)
             else:
-                values |= {"bias": p.bias_ih.contiguous(), "bias_h": p.bias_hh.contiguous(), "two_biases": 1}
-            values |= {"offsets": tokens.offsets, "prev": tokens.previous}
+                values["bias"], values["bias_h"], values["two_biases"] = bias.contiguous(), bias_h.contiguous(), 1
             for extra in p.extras.values():
                 values["extra"] = extra.contiguous()
             if plan.cells and len(states) == 1:  # the last r∘h', which nobody asks for
