@@ -5,6 +5,7 @@ import functools
 import os
 import platform
 from dataclasses import dataclass, replace
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -77,12 +78,19 @@ def _widest() -> Target:
     return next(iter(targets().values()))
 
 
+_ENVIRONMENT: Any = getattr(os.environ, "_data", os.environ)
+"""What os.environ holds, where it can be asked without an exception, which takes longer than all else here."""
+_KEY: Any = "GATEDRNN_CPU" if _ENVIRONMENT is os.environ else os.environ.encodekey("GATEDRNN_CPU")
+
+
 def best() -> Target:
     """The target of `GATEDRNN_CPU` if set (for tests and measurements), else the widest.
 
     Raises: ArgumentError: no such target on this CPU.
     """
-    name = os.environ.get("GATEDRNN_CPU")
+    if _KEY not in _ENVIRONMENT:
+        return _widest()
+    name = os.environ["GATEDRNN_CPU"]
     if not name:
         return _widest()
     if name not in targets():
