@@ -11,11 +11,13 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from gatedrnn.data import EOS, Corpus, find_splits, windows, write_corpus
 from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.loop import Loop
@@ -26,7 +28,7 @@ class Silent:
 
     def start_epoch(self, epoch: int, steps: int) -> None: ...
 
-    def step(self, done: int, loss_nats: float, tokens_per_second: float) -> None: ...
+    def step(self, done: int, loss_nats: float, per_second: float) -> None: ...
 
     def end_epoch(self, record: dict[str, object]) -> None: ...
 
@@ -46,7 +48,8 @@ def main() -> None:
         model = LanguageModelConfig(vocabulary_size=len(corpus.vocabulary))
         loop = Loop(
             RunConfig(model=model, training=TrainingConfig(epochs=1000, device="cpu", checkpoint_minutes=1e6)),
-            corpus, Path(scratch), Silent(), make_fabric(TrainingConfig(device="cpu"), Path(scratch)), LanguageModel(model),
+            LanguageModelling(corpus), Path(scratch), Silent(), make_fabric(TrainingConfig(device="cpu"), Path(scratch)),
+            LanguageModel(model),
         )  # fmt: skip
         times = [(_bare(loop, options.windows), _whole(loop, options.windows)) for _ in range(options.turns + 1)][1:]
     ratio = statistics.median(whole / bare for bare, whole in times)
@@ -55,8 +58,9 @@ def main() -> None:
 
 
 def _bare(loop: Loop, count: int) -> float:
-    training, eos = loop.config.training, loop.corpus.vocabulary.ids[EOS]
-    stream = windows(loop.corpus["train"], training.batch_size, training.sequence_length, eos)
+    task: Any = loop.task
+    training, eos = loop.config.training, task.corpus.vocabulary.ids[EOS]
+    stream = windows(task.corpus["train"], training.batch_size, training.sequence_length, eos)
     ready = [
         (torch.from_numpy(w.inputs_TB), torch.from_numpy(w.targets_TB))
         for w, _ in zip(stream, range(count), strict=False)
@@ -66,20 +70,20 @@ def _bare(loop: Loop, count: int) -> float:
         output = loop.model(inputs, states, targets=targets)
         loop.optimizer.zero_grad()
         output.loss.backward()
-        torch.nn.utils.clip_grad_norm_(loop.raw.parameters(), training.gradient_clip)
+        torch.nn.utils.clip_grad_norm_(loop.state.model.parameters(), training.gradient_clip)
         loop.optimizer.step()
         states = [tuple(state.detach() for state in layer) for layer in output.states]
     return (time.perf_counter() - began) * count / len(ready)
 
 
 def _whole(loop: Loop, count: int) -> float:
-    loop.progress = replace(loop.progress, batch=0, tokens=0, total_nats=0.0)
-    loop.states = None
+    loop.state.progress = replace(loop.state.progress, batch=0, count=0, total_nats=0.0)
+    loop.state.carried = None
 
     class Enough(Exception):  # noqa: N818 - no error
         pass
 
-    def step(done: int, loss_nats: float, tokens_per_second: float) -> None:
+    def step(done: int, loss_nats: float, per_second: float) -> None:
         if done == count:
             raise Enough
 

@@ -24,6 +24,7 @@ import torch
 from gatedrnn.data import Corpus, DataConfig, find_splits, write_corpus
 from gatedrnn.gates import Gates
 from gatedrnn.models import LanguageModelConfig
+from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training import checkpoint
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.loop import train
@@ -49,7 +50,7 @@ class Silent:
 
     def start_epoch(self, epoch: int, steps: int) -> None: ...
 
-    def step(self, done: int, loss_nats: float, tokens_per_second: float) -> None: ...
+    def step(self, done: int, loss_nats: float, per_second: float) -> None: ...
 
     def end_epoch(self, record: dict[str, object]) -> None: ...
 
@@ -60,7 +61,7 @@ class Memory(Silent):
     def __init__(self, steps: int) -> None:
         self.steps, self.every, self.done, self.bytes = steps, max(1, steps // 50), 0, list[int]()
 
-    def step(self, done: int, loss_nats: float, tokens_per_second: float) -> None:
+    def step(self, done: int, loss_nats: float, per_second: float) -> None:
         self.done += 1
         if self.done % self.every == 0:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -129,7 +130,13 @@ def _start(folder: Path, name: str, out: Path) -> int:
         return pid
     code = 1
     try:
-        train(CASES[name], Corpus(find_splits(folder / "text"), min_count=1), out, Silent(), resume=True)
+        train(
+            CASES[name],
+            LanguageModelling(Corpus(find_splits(folder / "text"), min_count=1)),
+            out,
+            Silent(),
+            resume=True,
+        )
         code = 0
     finally:
         os._exit(code)
@@ -164,9 +171,8 @@ def _steps(folder: Path, steps: int) -> bool:
     config = CASES["onlstm, adam"]
     training = replace(config.training, epochs=steps, checkpoint_minutes=0.05)
     memory = Memory(steps)
-    train(
-        replace(config, training=training), Corpus(find_splits(folder / "text"), min_count=1), folder / "long", memory
-    )
+    task = LanguageModelling(Corpus(find_splits(folder / "text"), min_count=1))
+    train(replace(config, training=training), task, folder / "long", memory)
     warm = memory.bytes[len(memory.bytes) // 5 :]
     change = (max(warm) - min(warm)) / warm[0]
     first, last = warm[0] / 2**20, warm[-1] / 2**20

@@ -8,8 +8,9 @@ from rich.console import Console
 from gatedrnn.data import Corpus, find_splits, write_corpus
 from gatedrnn.models import LanguageModelConfig
 from gatedrnn.studies.parsing import parse_sentences
+from gatedrnn.tasks import LanguageModelling
+from gatedrnn.tasks.perplexity import evaluate
 from gatedrnn.training.config import RunConfig, TrainingConfig
-from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.loop import train
 from gatedrnn.training.progress import TrainingDisplay
 from gatedrnn.training.run import load_run
@@ -20,8 +21,9 @@ with tempfile.TemporaryDirectory() as folder:
     corpus = Corpus(find_splits(text))
     model = LanguageModelConfig(embedding_size=32, hidden_sizes=(32, 32), options={"chunk_size": 4})
     config = RunConfig(model=model, training=TrainingConfig(epochs=2, learning_rate=0.01, device="cpu"))
-    with TrainingDisplay(Console(), config.training.epochs) as display:
-        train(config, corpus, out, display)
+    task = LanguageModelling(corpus)
+    with TrainingDisplay(Console(), config.training.epochs, task) as display:
+        train(config, task, out, display)
 
     run = load_run(out)
     print("test perplexity", round(evaluate(run.model, corpus["test"], run.vocabulary).perplexity, 2))

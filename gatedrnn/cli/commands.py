@@ -27,13 +27,12 @@ from gatedrnn.core.files import to_json
 from gatedrnn.data import (
     EOS,
     Corpus,
-    Vocabulary,
-    find_splits,
     write_corpus,
 )
 from gatedrnn.data.text import rereadable
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
-from gatedrnn.training.run import TOKENS_FOLDER, VOCABULARY_FILE, Run, checkpoints, load_run
+from gatedrnn.tasks import LanguageModelling
+from gatedrnn.training.run import TOKENS_FOLDER, Run, checkpoints, load_run
 
 Options = Any
 
@@ -98,30 +97,30 @@ def _train(config: Any, out: Path, options: Options) -> int:
     if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
         _write_text(out, config.training.seed)
     console = Console(stderr=options.json, quiet=_rank() > 0)
-    reading = {key: value for key, value in asdict(config.data).items() if key not in ("folder", "mapping", "words")}
     begun = bool(checkpoints(out))
     with console.status("reading the text"):
-        known = Vocabulary.load(out / VOCABULARY_FILE) if begun else None
-        corpus = Corpus(find_splits(data or out / "text"), known, **reading)
-        corpus.cache(out / TOKENS_FOLDER)
+        task = LanguageModelling.open(config.data, data or out / "text", out if begun else None)
+        task.cache(out / TOKENS_FOLDER)
+    corpus = task.corpus
     _describe(
         console,
         corpus,
         f"{'going on with' if begun else 'training'} {config.model.cell} {'in' if begun else 'into'} {out}",
     )
-    with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs) as display:
-        outcome = run_training(config, corpus, out, display, resume=options.resume)
+    with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs, task) as display:
+        outcome = run_training(config, task, out, display, resume=options.resume)
     if _rank() > 0:
         return INTERRUPTED if outcome.stopped == "interrupted" else 0
     run = load_run(out)
-    scores: dict[str, Any] = {"run": str(out), **asdict(outcome)}
+    scores: dict[str, Any] = {"run": str(out), "epochs": outcome.epochs, "best_valid_perplexity": outcome.best}
+    scores["stopped"] = outcome.stopped
     if "test" in corpus.files and outcome.stopped != "interrupted":
         scores["test_perplexity"] = _evaluate(run, corpus["test"], config.training.evaluation_batch_size).perplexity
     if options.json:
         print(to_json(scores))
     else:
         test = f", test {scores['test_perplexity']:.2f}" if "test_perplexity" in scores else ""
-        best = outcome.best_valid_perplexity
+        best = outcome.best
         valid = "not yet validated" if best is None else f"best valid perplexity {best:.2f}{test}"
         console.print(f"{outcome.stopped}: {valid}; the run is in {out}", highlight=False, soft_wrap=True)
     if outcome.stopped != "interrupted":
@@ -132,8 +131,8 @@ def _train(config: Any, out: Path, options: Options) -> int:
 
 def evaluate(options: Options) -> None:
     """`gatedrnn evaluate`."""
-    from gatedrnn.training.cache import Cache
-    from gatedrnn.training.dynamic import Dynamic
+    from gatedrnn.tasks.cache import Cache
+    from gatedrnn.tasks.dynamic import Dynamic
 
     cache, dynamic = _chosen(options, "cache", Cache), _chosen(options, "dynamic", Dynamic)
     run = load_run(options.run)
@@ -241,7 +240,7 @@ def demo(options: Options) -> None:
 
 def _evaluate(run: Run, tokens: Any, batch_size: int, **how: Any) -> Any:
     from gatedrnn.core.checks import positive_int
-    from gatedrnn.training.evaluation import evaluate as perplexity
+    from gatedrnn.tasks.perplexity import evaluate as perplexity
 
     return perplexity(run.model, tokens, run.vocabulary, batch_size=positive_int("--batch-size", batch_size), **how)
 

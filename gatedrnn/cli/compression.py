@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from gatedrnn.data import Corpus, find_splits
 from gatedrnn.data.text import rereadable
 from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
 from gatedrnn.studies.compression import Projection, Scheme, compressed, published
+from gatedrnn.tasks import TASKS
 from gatedrnn.training.run import (
     LISTED,
     TOKENS_FOLDER,
@@ -156,18 +157,16 @@ def _retrain(run: Run, scheme: Scheme, options: Any, out: Path) -> bool:
         final_temperature=None, final_noise_probability=None,
     )  # fmt: skip
     console = Console(stderr=True, quiet=options.json)
-    reading = {k: v for k, v in asdict(run.config.data).items() if k not in ("folder", "mapping", "words")}
-    splits = find_splits(run.config.data.folder or run.folder / "text")
     weights, project = run.model.expand().state_dict(), Projection(run.model, scheme)
     project(weights)  # what the scheme refuses, it refuses before anything is written
     if not options.resume:
         check_free(out)  # again: it may have been trained into
     with console.status("reading the text"):
-        corpus = Corpus({name: splits[name] for name in ("train", "valid")}, run.vocabulary, **reading)
-        corpus.cache(out / TOKENS_FOLDER)
-    with TrainingDisplay(console, training.epochs) as display:
+        task = TASKS[run.config.task].open(run.config.data, run.config.data.folder or run.folder / "text", run.folder)
+        task.cache(out / TOKENS_FOLDER)
+    with TrainingDisplay(console, training.epochs, task) as display:
         config = replace(run.config, training=training)
-        outcome = train(config, corpus, out, display, resume=options.resume, weights=weights, project=project)
+        outcome = train(config, task, out, display, resume=options.resume, weights=weights, project=project)
     if outcome.stopped == "interrupted":
         console.print(f"interrupted: {GO_ON} in {out}", highlight=False, soft_wrap=True)
     return outcome.stopped != "interrupted"
@@ -211,14 +210,14 @@ def _measured(run: Run, folder: Path, tokens: np.ndarray | None) -> dict[str, An
 
 
 def _perplexity(run: Run, tokens: np.ndarray) -> float:
-    from gatedrnn.training.evaluation import evaluate
+    from gatedrnn.tasks.perplexity import evaluate
 
     return evaluate(run.model, tokens, run.vocabulary, batch_size=min(20, len(tokens))).perplexity
 
 
 def _speed(run: Run, tokens: np.ndarray, batch_size: int) -> float:
     """Tokens a second of a second reading: the first one compiles and packs."""
-    from gatedrnn.training.evaluation import evaluate
+    from gatedrnn.tasks.perplexity import evaluate
 
     part, size = tokens[: _TIMED_TOKENS[batch_size]], min(batch_size, len(tokens))
     began = 0.0

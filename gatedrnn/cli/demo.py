@@ -25,8 +25,9 @@ from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.plots.report import write_report
 from gatedrnn.studies.parsing import evaluate_parsing, read_sentences
 from gatedrnn.studies.syntax import pair_accuracy
+from gatedrnn.tasks import LanguageModelling
+from gatedrnn.tasks.perplexity import evaluate
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
-from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.loop import train
 from gatedrnn.training.progress import TrainingDisplay
 from gatedrnn.training.run import METRICS_FILE, Run, load_run, read_metrics
@@ -61,8 +62,9 @@ def run_demo(folder: Path, seed: int, console: Console) -> dict[str, Any]:
     training = replace(TRAINING, seed=seed)
     corpus = Corpus(find_splits(text), min_count=1)
     config = RunConfig(DataConfig(folder=str(text.resolve()), min_count=1), MODEL, training)
-    with TrainingDisplay(console, training.epochs) as display:
-        outcome = train(config, corpus, out, display)
+    task = LanguageModelling(corpus)
+    with TrainingDisplay(console, training.epochs, task) as display:
+        outcome = train(config, task, out, display)
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
     run = load_run(out)

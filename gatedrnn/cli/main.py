@@ -181,7 +181,7 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
         read = None  # what to read instead of `value`
         if name == "--config" and value:
             files.append(rereadable(value))
-            cell = read_run_config(files[-1], written=True).model.cell  # `train` refuses what has no use
+            cell: str = read_run_config(files[-1], written=True).model.cell  # `train` refuses what has no use
             values = read_yaml(files[-1]) or {}
             new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
             read = os.fspath(files[-1]) if new == values else yaml_text(new)

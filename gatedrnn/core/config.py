@@ -26,8 +26,10 @@ def from_dict(kind: type[T], values: Any, owner: str) -> T:
     hints = get_type_hints(kind)
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     built = {}
-    complete = getattr(kind, "completed", None)  # defaults that depend on other values
-    for key, value in (complete(values) if complete else values).items():
+    complete, types = getattr(kind, "completed", None), getattr(kind, "types", None)
+    values = complete(values) if complete else values  # defaults that depend on other values
+    hints |= types(values) if types else {}  # as classes may
+    for key, value in values.items():
         name = f"{owner}.{key}" if owner else str(key)
         if key not in known:
             raise ArgumentError(name, "unknown key", None, nearest(str(key), known))

@@ -8,7 +8,6 @@ Dimensions: T steps of a window, B batch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -28,14 +27,19 @@ class Window:
 
     Args:
         inputs_TB, targets_TB: int64 [T, B]; padded targets are PAD_TARGET.
-        tokens: the other targets' number.
+        count: the other targets' number.
         lengths_B: steps that count in each column, at least 1; None for all.
     """
 
     inputs_TB: np.ndarray
     targets_TB: np.ndarray
-    tokens: int
+    count: int
     lengths_B: np.ndarray | None = None
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.inputs_TB)
 
     def part(self, index: int, parts: int) -> "Window":
         """Part `index` of the columns, shared out to `parts` processes."""
@@ -44,14 +48,6 @@ class Window:
         targets_TB = self.targets_TB[:, low:high]
         lengths_B = None if self.lengths_B is None else self.lengths_B[low:high]
         return Window(self.inputs_TB[:, low:high], targets_TB, int((targets_TB != PAD_TARGET).sum()), lengths_B)
-
-
-class Batches(Protocol):
-    """The batches of one epoch, by number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Window: ...
 
 
 class StreamBatches:

@@ -15,7 +15,7 @@ from gatedrnn.data.config import MAPPINGS, DataConfig
 from gatedrnn.data.levels import EOS, UNK, Characters, Level, LineEncoder, Words
 from gatedrnn.data.subwords import Subwords
 
-TOKENIZER_FILE = "tokenizer.json"
+VOCABULARY_FILE, TOKENIZER_FILE = "vocabulary.json", "tokenizer.json"
 
 _DEFAULT_SUBWORDS = 8000
 

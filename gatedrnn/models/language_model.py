@@ -4,7 +4,6 @@ Dimensions: T time, B batch, V vocabulary, E embedding, H hidden.
 """
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
@@ -13,11 +12,10 @@ from torch import Tensor, nn
 from gatedrnn.cells import State, Trace
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
-from gatedrnn.models import saving
 from gatedrnn.models.config import LanguageModelConfig
 from gatedrnn.models.loss import IGNORED, chunked_cross_entropy, whole_numbers
+from gatedrnn.models.saving import PretrainedModel
 from gatedrnn.sequence.modes import transformed
-from gatedrnn.weights.compressed import as_dense, compressed
 
 States = list[State]
 
@@ -43,13 +41,15 @@ class LanguageModelOutput(NamedTuple):
 
 
 @final
-class LanguageModel(nn.Module):
+class LanguageModel(PretrainedModel):
     """Next-token model over ids [T, B].
 
     Equations: the architecture of Merity, Keskar & Socher 2018 (AWD-LSTM) around any cell. Departs: none.
     Args: config: with its vocabulary size.
     Raises: ArgumentError: the vocabulary size is missing, or the cell refuses an option.
     """
+
+    kind = LanguageModelConfig
 
     def __init__(self, config: LanguageModelConfig, backend: str = "auto") -> None:
         super().__init__()
@@ -76,6 +76,11 @@ class LanguageModel(nn.Module):
             self.decoder.weight = self.embedding.weight
         else:
             nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """A tied decoder's weight is the embedding's."""
+        return {"decoder.weight": "embedding.weight"} if self.config.tied else {}
 
     def forward(
         self,
@@ -164,31 +169,6 @@ class LanguageModel(nn.Module):
             finals.append(state if isinstance(state, tuple) else (state,))
             traces += found[0] if found else []
         return hidden, finals, traces
-
-    def expand(self) -> "LanguageModel":
-        """Make compressed weights dense, in place, so that they can be trained; the model itself."""
-        for name, value in self.state_dict().items():
-            if compressed(value) and not (self.config.tied and name == "decoder.weight"):
-                saving.put_weight(self, name, as_dense(value))
-        if self.config.tied:
-            self.decoder.weight = self.embedding.weight
-        return self
-
-    def save_pretrained(self, folder: Path | str) -> None:
-        """Write `config.yaml` (section model) and `model.safetensors` into `folder`, each atomically."""
-        saving.save(folder, self.config, self.state_dict())
-
-    @classmethod
-    def from_pretrained(cls, folder: Path | str, *, backend: str = "auto") -> "LanguageModel":
-        """Read a folder written by `save_pretrained` or a run's folder, in evaluation mode.
-
-        Raises: CheckpointError: a file is missing, damaged or of another size. ConfigError: no YAML.
-            ArgumentError: a value in it is out of range.
-        """
-        config = saving.read_config(folder)
-        model = cls(config, backend)
-        saving.load_weights(folder, config, model)
-        return model.eval()
 
     def _ids(self, name: str, ids: Tensor) -> Tensor:
         """`ids` as int64; their range is checked where that takes no wait for a device, and targets may be −100."""

@@ -1,7 +1,7 @@
 """A model on disk: `config.yaml`, `model.safetensors` and their checksums; nothing is unpickled, nothing is half written."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,18 +10,54 @@ from gatedrnn.core.checksums import check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, read_yaml, yaml_text
-from gatedrnn.models.config import LanguageModelConfig
-from gatedrnn.weights.compressed import CompressedWeight, compressed, gather, stored_parts
+from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
 _UNTRAINED = {"trained": "no"}
 
 
-def save(folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor]) -> None:
-    """Write a model's configuration and weights."""
-    save_config(folder, {"model": to_dict(config)})
-    save_weights(folder, config, state_dict)
+class PretrainedModel(nn.Module):
+    """A model of a configuration, which a folder can hold: `config.yaml` (section model) and `model.safetensors`.
+
+    Attributes: config: what it is made of; kind: its class; shared: parameters that are another one: name → whose, stored once.
+    """
+
+    kind: ClassVar[type]
+    config: Any
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """None, unless a model says so."""
+        return {}
+
+    def own_state_dict(self) -> dict[str, Tensor]:
+        """The state dict without what is shared."""
+        return {name: value for name, value in self.state_dict().items() if name not in self.shared}
+
+    def expand(self) -> Self:
+        """Make compressed weights dense, in place, so that they can be trained; the model itself."""
+        for name, value in self.own_state_dict().items():
+            if compressed(value):
+                put_weight(self, name, as_dense(value))
+        return self
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write both files into `folder`, each atomically."""
+        save_config(folder, {"model": to_dict(self.config)})
+        save_weights(folder, self)
+
+    @classmethod
+    def from_pretrained(cls, folder: Path | str, *, backend: str = "auto") -> Self:
+        """Read a folder written by `save_pretrained` or a run's folder, in evaluation mode.
+
+        Raises: CheckpointError: a file is missing, damaged or of another size. ConfigError: no YAML.
+            ArgumentError: a value in it is out of range.
+        """
+        model: Any = cls
+        model = model(read_config(folder, cls.kind), backend)
+        load_weights(folder, model)
+        return model.eval()
 
 
 def save_config(folder: Path | str, sections: dict[str, Any]) -> None:
@@ -29,16 +65,13 @@ def save_config(folder: Path | str, sections: dict[str, Any]) -> None:
     write_listed(Path(folder) / CONFIG_FILE, lambda file: file.write_text(yaml_text(sections), encoding="utf-8"))
 
 
-def save_weights(
-    folder: Path | str, config: LanguageModelConfig, state_dict: dict[str, Tensor], *, trained: bool = True
-) -> None:
-    """Write `model.safetensors`, atomically; a tied decoder is stored once.
+def save_weights(folder: Path | str, model: PretrainedModel, *, trained: bool = True) -> None:
+    """Write `model.safetensors`, atomically; what is shared is stored once.
 
     Args: trained: False for weights that a training begins with, or may begin again beside, see `holds_trained`.
     Raises: DataError: it cannot be written.
     """
-    kept = {k: v for k, v in state_dict.items() if not (config.tied and k == "decoder.weight")}
-    save_tensors(folder, kept, None if trained else _UNTRAINED)
+    save_tensors(folder, model.own_state_dict(), None if trained else _UNTRAINED)
 
 
 def save_tensors(folder: Path | str, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
@@ -70,8 +103,8 @@ def holds_trained(folder: Path | str) -> bool:
         return True
 
 
-def read_config(folder: Path | str) -> LanguageModelConfig:
-    """The model section of `config.yaml`.
+def read_config(folder: Path | str, kind: type) -> Any:
+    """The model section of `config.yaml`, a `kind`.
 
     Raises: CheckpointError: missing. ConfigError: no YAML. ArgumentError: an unknown key or a value out of range.
     """
@@ -81,12 +114,11 @@ def read_config(folder: Path | str) -> LanguageModelConfig:
     values = read_yaml(path)
     if not isinstance(values, dict) or "model" not in values:
         raise CheckpointError(str(path), "must have a section 'model'", None, "Is this a run's folder?")
-    section = values["model"]
-    known = LanguageModelConfig.without_unread(section) if isinstance(section, dict) else section
-    return from_dict(LanguageModelConfig, known, "model")
+    section, reader = values["model"], getattr(kind, "without_unread", dict)
+    return from_dict(kind, reader(section) if isinstance(section, dict) else section, "model")
 
 
-def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Module) -> None:
+def load_weights(folder: Path | str, model: PretrainedModel) -> None:
     """Read `model.safetensors` into `model`, all or nothing, and check it and the configuration against their checksums.
 
     Raises: CheckpointError: missing, damaged, changed, or of other names or shapes than the configuration says.
@@ -106,8 +138,9 @@ def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Modu
         saved = gather(saved, {name: value.shape for name, value in own.items()})
     except ArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    if config.tied and "decoder.weight" not in saved and "embedding.weight" in saved:
-        saved["decoder.weight"] = saved["embedding.weight"]
+    for name, kept in model.shared.items():
+        if name not in saved and kept in saved:
+            saved[name] = saved[kept]
     if saved.keys() != own.keys():
         odd = sorted(saved.keys() ^ own.keys())[0]
         where = "is not in the file" if odd in own else "is not in the model"
@@ -123,11 +156,13 @@ def load_weights(folder: Path | str, config: LanguageModelConfig, model: nn.Modu
         check(Path(folder) / name)
     model.load_state_dict({name: value for name, value in saved.items() if not compressed(value)}, strict=False)
     for name, value in saved.items():
-        if compressed(value):
+        if compressed(value) and name not in model.shared:
             put_weight(model, name, value)
 
 
 def put_weight(model: nn.Module, name: str, value: Tensor) -> None:
-    """Make `value` the parameter `name`; a compressed one has no gradient."""
-    owner, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(owner), leaf, nn.Parameter(value, requires_grad=not compressed(value)))
+    """Make `value` the parameter `name`, and what is shared with it; a compressed one has no gradient."""
+    weight, shared = nn.Parameter(value, requires_grad=not compressed(value)), getattr(model, "shared", {})
+    for each in (name, *(other for other, kept in shared.items() if kept == name)):
+        owner, _, leaf = each.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, weight)

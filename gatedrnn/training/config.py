@@ -1,131 +1,46 @@
-"""A run's configuration: data, model, training."""
+"""A run's configuration: its task, data, model, training."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from gatedrnn.core.checks import one_of, positive_int, positive_number, probability
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError
 from gatedrnn.core.files import read_yaml
 from gatedrnn.data import DataConfig
 from gatedrnn.models import LanguageModelConfig
-from gatedrnn.sequence import choices
-
-OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("plateau", "cosine", "constant")
-UNITS = ("stream", "sentence")
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """The section `training` of a run's YAML.
-
-    Args:
-        epochs: passes over the training text.
-        finetune_epochs: further passes at most, from the best weights on, averaged from their first step.
-        minutes: a budget of wall-clock time, validation included; none without it.
-        patience: epochs without a new best after which training stops; none without it.
-        unit: stream (state carried over windows) or sentence (batched by length, state afresh).
-        batch_size: stretches of the text, or sentences, read side by side, over all processes.
-        sequence_length: steps of truncated back-propagation.
-        random_lengths: draw each window's length around sequence_length, the learning rate in proportion.
-        optimizer: adam, adamw or sgd.
-        learning_rate: after warm-up.
-        warmup_steps: over which the learning rate rises from 0.
-        schedule: plateau, cosine (to 0 over all epochs, or over the minutes if they end first) or constant.
-        plateau_factor: the learning rate is multiplied by it after an epoch that does not improve enough.
-        plateau_threshold: the share of the validation loss by which an epoch must improve on the best.
-        final_temperature: what the gates' τ in training comes to, geometrically, over all epochs or the minutes.
-        final_noise_probability: what the gates' p comes to, linearly.
-        weight_decay: L2, decoupled for adamw.
-        gradient_clip: largest gradient norm, 0 for no clipping.
-        activation_penalty: α of AR, on the squared last layer's dropped output.
-        temporal_penalty: β of TAR, on the squared change of the last layer's output.
-        average_interval: weights are averaged from the first epoch on that is no better than the best one before the last so
-            many (NT-ASGD, with sgd); never without it.
-        average_epoch: averaged from the end of this epoch on at the latest; never without it.
-        evaluation_batch_size: stretches side by side in validation.
-        checkpoint_minutes: between checkpoints; there is one after each epoch too.
-        tensorboard: also log to RUN/tensorboard.
-        seed: of initialisation, dropout, gate noise, lengths and order.
-        device: auto, cpu, cuda, … (Lightning Fabric's accelerator).
-        precision: 32-true, bf16-mixed, 16-mixed or 64-true (Fabric's).
-        backend: of the recurrence, auto or a name.
-
-    Raises: ArgumentError: a value is out of range.
-    """
-
-    epochs: int = 10
-    finetune_epochs: int = 0
-    minutes: float | None = None
-    patience: int | None = None
-    unit: str = "stream"
-    batch_size: int = 20
-    sequence_length: int = 35
-    random_lengths: bool = False
-    optimizer: str = "adam"
-    learning_rate: float = 0.002
-    warmup_steps: int = 0
-    schedule: str = "plateau"
-    plateau_factor: float = 0.5
-    plateau_threshold: float = 0.01
-    final_temperature: float | None = None
-    final_noise_probability: float | None = None
-    weight_decay: float = 0.0
-    gradient_clip: float = 1.0
-    activation_penalty: float = 0.0
-    temporal_penalty: float = 0.0
-    average_interval: int | None = None
-    average_epoch: int | None = None
-    evaluation_batch_size: int = 32
-    checkpoint_minutes: float = 10.0
-    tensorboard: bool = False
-    seed: int = 1
-    device: str = "auto"
-    precision: str = "32-true"
-    backend: str = "auto"
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "sequence_length", "evaluation_batch_size"):
-            positive_int(f"training.{name}", getattr(self, name))
-        for name in ("seed", "finetune_epochs", "warmup_steps"):
-            positive_int(f"training.{name}", getattr(self, name), minimum=0)
-        for name in ("patience", "average_interval", "average_epoch"):
-            if getattr(self, name) is not None:
-                positive_int(f"training.{name}", getattr(self, name))
-        for name in ("learning_rate", "checkpoint_minutes", *(["minutes"] if self.minutes is not None else [])):
-            positive_number(f"training.{name}", getattr(self, name))
-        if self.final_temperature is not None:
-            positive_number("training.final_temperature", self.final_temperature)
-        if self.final_noise_probability is not None:
-            probability("training.final_noise_probability", self.final_noise_probability)
-        for name in ("weight_decay", "gradient_clip", "plateau_threshold", "activation_penalty", "temporal_penalty"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                rule = "must be a finite number of at least 0"
-                raise ArgumentError(f"training.{name}", rule, value, "Give a number such as 0.25")
-        if not 0 < self.plateau_factor <= 1:
-            raise ArgumentError(
-                "training.plateau_factor", "must lie in (0, 1]", self.plateau_factor, "Give a number such as 0.5"
-            )
-        one_of("training.optimizer", self.optimizer, OPTIMIZERS)
-        one_of("training.schedule", self.schedule, SCHEDULES)
-        one_of("training.unit", self.unit, UNITS)
-        one_of("training.precision", self.precision, PRECISIONS)
-        one_of("training.backend", self.backend, choices())
-        if self.random_lengths and self.unit == "sentence":
-            advice = "Set random_lengths: false, or unit: stream"
-            raise ArgumentError("training.random_lengths", "needs unit: stream", "unit: sentence", advice)
+from gatedrnn.tasks import TASKS
+from gatedrnn.tasks.config import TrainingConfig
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that defines a run; its YAML has these sections."""
+    """Everything that defines a run; its YAML has these sections, and `task` where that is not language_modelling.
 
-    data: DataConfig = field(default_factory=DataConfig)
-    model: LanguageModelConfig = field(default_factory=LanguageModelConfig)
+    Raises: ArgumentError: an unknown task, or sections of another one.
+    """
+
+    data: Any = field(default_factory=DataConfig)
+    model: Any = field(default_factory=LanguageModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    task: str = "language_modelling"
+
+    def __post_init__(self) -> None:
+        for name, kind in self.types({"task": self.task}).items():
+            if not isinstance(getattr(self, name), kind):
+                got = f"{type(getattr(self, name)).__name__} with task={self.task}"
+                raise ArgumentError(name, f"must be a {kind.__name__}", got, "Give the task's own section")
+
+    @staticmethod
+    def types(values: dict[str, Any]) -> dict[str, type]:
+        """The classes of the sections `data` and `model`, which the task decides on. Raises: ArgumentError: an unknown one."""
+        task = TASKS[values.get("task", RunConfig.task)]
+        return {"data": task.data, "model": task.model}
+
+    @staticmethod
+    def completed(values: dict[str, Any]) -> dict[str, Any]:
+        """`values` with every section."""
+        return {"data": {}, "model": {}, **values}
 
 
 def read_run_config(path: Path, written: bool = False) -> RunConfig:
@@ -140,5 +55,5 @@ def read_run_config(path: Path, written: bool = False) -> RunConfig:
             str(path), "must hold the sections data, model and training", repr(values), "Write `model:` lines"
         )
     if written and values and isinstance(values.get("model"), dict):
-        values = values | {"model": LanguageModelConfig.without_unread(values["model"])}
+        values = values | {"model": RunConfig.types(values)["model"].without_unread(values["model"])}
     return from_dict(RunConfig, values or {}, "")

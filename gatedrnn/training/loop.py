@@ -6,7 +6,7 @@ Dimensions: T time, B batch.
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,17 +16,15 @@ from torch import Tensor, nn
 
 from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError
-from gatedrnn.data import EOS, Corpus
-from gatedrnn.data.batching import Batches, SentenceBatches, StreamBatches, Window, window_lengths
-from gatedrnn.models import LanguageModel
-from gatedrnn.models.saving import load_weights, save_config, save_weights
+from gatedrnn.layers import RecurrentBase
+from gatedrnn.models.saving import PretrainedModel, load_weights, save_config, save_weights
+from gatedrnn.tasks import Task
+from gatedrnn.tasks.task import Batch, Score
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
 from gatedrnn.training.distribution import make_fabric
-from gatedrnn.training.evaluation import Evaluation, evaluate
 from gatedrnn.training.memory import keep_freed_memory
-from gatedrnn.training.penalties import penalties
 from gatedrnn.training.projected import Project, projected
 from gatedrnn.training.run import (
     TOKENS_FOLDER,
@@ -41,7 +39,7 @@ from gatedrnn.training.run import (
 )
 from gatedrnn.training.schedule import gates_at, no_longer_better, plateau, rate, starts_averaging
 from gatedrnn.training.signals import signals
-from gatedrnn.training.state import Progress, check_same, checksum, collect, restore
+from gatedrnn.training.state import Progress, TrainingState, check_same
 
 _EXPLODED_NATS = 100.0
 
@@ -53,7 +51,7 @@ class Display(Protocol):
         """An epoch of `steps` batches begins, or goes on."""
         ...
 
-    def step(self, done: int, loss_nats: float, tokens_per_second: float) -> None:
+    def step(self, done: int, loss_nats: float, per_second: float) -> None:
         """`done` batches of the epoch are finished."""
         ...
 
@@ -64,16 +62,16 @@ class Display(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended: epochs completed, the best validation perplexity (None before the first), and why it stopped."""
+    """How a training ended: epochs completed, the best validation's measure (None before the first), and why it stopped."""
 
     epochs: int
-    best_valid_perplexity: float | None
+    best: float | None
     stopped: str
 
 
 def train(
     config: RunConfig,
-    corpus: Corpus,
+    task: Task,
     folder: Path,
     display: Display,
     *,
@@ -81,13 +79,13 @@ def train(
     weights: dict[str, Tensor] | None = None,
     project: Project | None = None,
 ) -> Outcome:
-    """Train a language model into `folder`, which is a usable run from the first moment on.
+    """Train a model for a task into `folder`, which is a usable run from the first moment on.
 
     Ctrl-C or a termination signal ends training after the current step, with a checkpoint.
 
     Args:
-        config: the run's configuration; its vocabulary size is set from the corpus.
-        corpus: with splits train and valid.
+        config: the run's configuration; what follows from the data, as the vocabulary's size, is set.
+        task: the configuration's, with its data.
         folder: of a new run.
         resume: if the folder holds a run of this configuration, go on from its last checkpoint, bit for bit as if nothing had
             happened.
@@ -100,9 +98,9 @@ def train(
         holds the best weights and its checkpoints.
     """
     keep_freed_memory()
-    config = replace(config, model=replace(config.model, vocabulary_size=len(corpus.vocabulary)))
+    config = replace(config, model=task.complete(config.model))
     fabric = make_fabric(config.training, folder)
-    model = LanguageModel(config.model, config.training.backend)
+    model: Any = task.build(config.model, config.training.backend)
     if weights is not None:
         model.load_state_dict(weights)
     with locked(folder) if fabric.is_global_zero else nullcontext():
@@ -111,22 +109,24 @@ def train(
         saved = checkpoint.load(folder) if resume and check_begun(folder) else None
         if saved is not None:
             continued(folder, config)
-            check_same(*saved, corpus, fabric.world_size, "" if project is None else project.name)
+            check_same(*saved, task.checksum(), fabric.world_size, "" if project is None else project.name)
         fabric.barrier()
         if fabric.is_global_zero:
             if saved is None:
-                write_begun(folder, config, corpus.vocabulary)
-                save_weights(folder, config.model, model.state_dict(), trained=False)
+                write_begun(folder, config, task)
+                save_weights(folder, model, trained=False)
                 accept_run(folder)
             else:
                 save_config(folder, to_dict(config))
-            corpus.cache(folder / TOKENS_FOLDER)
+            task.cache(folder / TOKENS_FOLDER)
         fabric.barrier()
         if not fabric.is_global_zero:
-            corpus.cache(folder / TOKENS_FOLDER)  # as the first one wrote it
-        loop = Loop(config, corpus, folder, display, fabric, model, project)
+            task.cache(folder / TOKENS_FOLDER)  # as the first one wrote it
+        loop = Loop(config, task, folder, display, fabric, model, project)
         if saved is not None:
-            restore(loop, *saved)
+            loop.state.load(*saved, config.training.learning_rate, fabric.device, fabric.global_rank)
+            if fabric.is_global_zero:
+                write_metrics(folder, loop.state.progress.metrics)  # what came after the checkpoint will come again
         return loop.run()
 
 
@@ -134,52 +134,52 @@ class Loop:
     """State of one training; see `train`."""
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, folder: Path, display: Display, fabric: Fabric, model: LanguageModel,
+        self, config: RunConfig, task: Task, folder: Path, display: Display, fabric: Fabric, model: PretrainedModel,
         project: Project | None = None,
     ) -> None:  # fmt: skip
-        self.config, self.corpus, self.folder, self.display, self.fabric = config, corpus, folder, display, fabric
-        self.raw, self.project = model, project
-        self.eos = corpus.vocabulary.ids[EOS]
+        self.config, self.task, self.folder, self.display, self.fabric = config, task, folder, display, fabric
         training = config.training
         if training.batch_size % fabric.world_size:
             rule, advice = f"must be a multiple of the {fabric.world_size} processes", "Change it, or their number"
             raise ArgumentError("training.batch_size", rule, training.batch_size, advice)
         self.model, self.optimizer = fabric.setup(model, _optimizer(model, training))
-        self.progress = Progress(
+        progress = Progress(
             base_rate=training.learning_rate,
             learning_rate=training.learning_rate,
-            text=checksum(corpus["train"]),
+            text=task.checksum(),
             processes=fabric.world_size,
             project="" if project is None else project.name,
         )
-        self.gates: list[Any] = [layer.gates for layer in self.raw.layers]
-        self.average: Average | None = None
-        self.states: Any = None
+        own: Any = self.optimizer
+        self.state = TrainingState(model, own.optimizer, fabric.strategy.precision, progress, project)
+        layers = [layer for layer in model.modules() if isinstance(layer, RecurrentBase)]
+        self.gates = [(layer, layer.gates) for layer in layers]
         self.session_began = self.saved_at = time.monotonic()
         self.stop: str | None = None
         self.spent = 0.0
 
     def run(self) -> Outcome:
         """Train to the end."""
-        training, p = self.config.training, self.progress
+        training, state = self.config.training, self.state
         self.spent = self._mean(self._spent())[0]
-        if p.best_nats is not None and self.spent >= 1:
+        if state.progress.best is not None and self.spent >= 1:
             self.stop = self._budget()
         with signals(self):
             while self.stop is None and not self._finished():
                 self._epoch()
-        if p.best_nats is None and self.stop == "interrupted" and self.fabric.is_global_zero:
+        p = state.progress
+        if p.best is None and self.stop == "interrupted" and self.fabric.is_global_zero:
             begun = bool(checkpoints(self.folder))  # a second Ctrl-C may come before the first of them
-            with projected(self.raw, self.project):
-                save_weights(self.folder, self.config.model, self.raw.state_dict(), trained=begun)
-        done = p.epoch - 1
+            with projected(state.model, state.project):
+                save_weights(self.folder, state.model, trained=begun)
         if self.stop is None:
             self.stop = "all epochs done" if p.stage == "main" or not training.finetune_epochs else "finetuned"
-        return Outcome(done, None if p.best_nats is None else math.exp(min(p.best_nats, 700)), self.stop)
+        best = p.best_record()
+        return Outcome(p.epoch - 1, None if best is None else best[f"valid_{self.task.measure}"], self.stop)
 
     def _finished(self) -> bool:
         """Whether there is no epoch left; starts the second stage where there is one."""
-        training, p = self.config.training, self.progress
+        training, p = self.config.training, self.state.progress
         if p.stage == "main":
             early = training.patience is not None and p.since_best >= training.patience
             if p.epoch <= training.epochs and not early:
@@ -187,41 +187,33 @@ class Loop:
             if not training.finetune_epochs:
                 self.stop = f"no better in {p.since_best} epochs" if early else None
                 return True
-            if p.best_nats is None:
+            if p.best is None:
                 return True
             self._finetune()
             return False
         interval = training.average_interval if training.average_interval is not None else 5
-        return len(p.losses_nats) >= training.finetune_epochs or no_longer_better(p.losses_nats, interval)
+        return len(p.losses) >= training.finetune_epochs or no_longer_better(p.losses, interval)
 
     def _finetune(self) -> None:
         """The second stage: from the best weights, a new optimiser, averaging from its first step."""
-        p = self.progress
-        self.average = None
-        load_weights(self.folder, self.config.model, self.raw)
-        fresh = _optimizer(self.raw, self.config.training)
-        self.optimizer.optimizer.load_state_dict(fresh.state_dict())
-        self.average = Average(self.raw)
-        p.stage, p.base_rate, p.losses_nats, p.averaged = "finetune", self.config.training.learning_rate, [], 0
+        state, p = self.state, self.state.progress
+        state.average = None
+        load_weights(self.folder, state.model)
+        state.optimizer.load_state_dict(_optimizer(state.model, self.config.training).state_dict())
+        state.average = Average(state.model)
+        p.stage, p.base_rate, p.losses, p.averaged = "finetune", self.config.training.learning_rate, [], 0
         self._checkpoint()
-
-    def _batches(self) -> Batches:
-        training, tokens, epoch = self.config.training, self.corpus["train"], self.progress.epoch
-        if training.unit == "sentence":
-            return SentenceBatches(tokens, training.batch_size, self.eos, training.seed, epoch)
-        draw = (training.seed, epoch) if training.random_lengths else None
-        lengths = window_lengths(len(tokens), training.batch_size, training.sequence_length, draw)
-        return StreamBatches(tokens, training.batch_size, lengths, self.eos)
 
     def _epoch(self) -> None:
         """What is left of one pass, and its validation; less if it is to stop."""
-        p, batches = self.progress, self._batches()
+        p = self.state.progress
+        batches = self.task.batches(self.config.training, p.epoch)
         self.display.start_epoch(p.epoch, len(batches))
-        began, before = time.monotonic(), p.tokens
+        began, before = time.monotonic(), p.count
         while p.batch < len(batches):
-            window = batches[p.batch]
+            batch = batches[p.batch]
             loss, stop, late, due, self.spent = self._mean(
-                self._step(window, len(batches)),
+                self._step(batch, len(batches)),
                 self.stop is not None,
                 self._out_of_time(),
                 self._checkpoint_is_due(),
@@ -229,9 +221,9 @@ class Loop:
             )  # what a clock or a signal says to one process, all must do in the same step
             self._check("loss", loss, loss < _EXPLODED_NATS)
             p.batch, p.step = p.batch + 1, p.step + 1
-            p.total_nats, p.tokens = p.total_nats + loss * window.tokens, p.tokens + window.tokens
+            p.total_nats, p.count = p.total_nats + loss * batch.count, p.count + batch.count
             p.smooth_nats = loss if p.batch == 1 else 0.98 * p.smooth_nats + 0.02 * loss
-            self.display.step(p.batch, p.smooth_nats, (p.tokens - before) / (time.monotonic() - began))
+            self.display.step(p.batch, p.smooth_nats, (p.count - before) / (time.monotonic() - began))
             if stop:
                 self.stop = "interrupted"
                 if p.batch < len(batches):
@@ -241,79 +233,71 @@ class Loop:
                 break
             if due:
                 self._checkpoint()
-        if p.best_nats is None:  # trained weights never lie beside no checkpoint
+        if p.best is None:  # trained weights never lie beside no checkpoint
             self._checkpoint()
-        self._validate((p.tokens - before) / (time.monotonic() - began))
+        self._validate((p.count - before) / (time.monotonic() - began))
         self._checkpoint()
 
-    def _step(self, whole: Window, steps: int) -> float:
+    def _step(self, whole: Batch, steps: int) -> float:
         """One optimiser step; this process's share of the loss, times the number of processes."""
-        training, p = self.config.training, self.progress
-        window = whole.part(self.fabric.global_rank, self.fabric.world_size)
+        training, state, p = self.config.training, self.state, self.state.progress
+        batch = whole.part(self.fabric.global_rank, self.fabric.world_size)
         main = training if p.stage == "main" else replace(training, schedule="constant", warmup_steps=0)
-        now = rate(main, p.base_rate, p.step, steps * training.epochs, len(whole.inputs_TB), self.spent)
+        now = rate(main, p.base_rate, p.step, steps * training.epochs, whole.steps, self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now
         if training.final_temperature is not None or training.final_noise_probability is not None:
-            layers: Any = self.raw.layers
-            for layer, gates in zip(layers, self.gates, strict=True):
+            for layer, gates in self.gates:
                 layer.gates = gates_at(training, gates, p.step, steps * training.epochs, self.spent)
-        inputs_TB, targets_TB = (self._tensor(array) for array in (window.inputs_TB, window.targets_TB))
-        lengths_B = None if window.lengths_B is None else self._tensor(window.lengths_B)
-        states = self.states if training.unit == "stream" else None
-        divisor = whole.tokens / self.fabric.world_size
+        divisor = whole.count / self.fabric.world_size
         self.optimizer.zero_grad()
-        with projected(self.raw, self.project):
-            output = self.model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
-            self.fabric.backward(output.loss + penalties(training, output, lengths_B))
+        with projected(state.model, state.project):
+            found = self.task.loss(self.model, training, batch, state.carried, divisor, self.fabric.device)
+            self.fabric.backward(found.nats + found.penalty)
         norm = self.fabric.clip_gradients(
             self.model, self.optimizer, max_norm=training.gradient_clip or math.inf, error_if_nonfinite=False
         )
         if training.precision != "16-mixed":  # whose scaler leaves out such a step
             self._check("gradient's norm", float(norm))  # type: ignore[arg-type]
         self.optimizer.step()
-        if self.average is not None:
-            self.average.update()
-        self.states = [tuple(state.detach() for state in layer) for layer in output.states]
-        return float(output.loss.detach())
-
-    def _tensor(self, array: Any) -> Tensor:
-        return torch.from_numpy(array).contiguous().to(self.fabric.device)
+        if state.average is not None:
+            state.average.update()
+        carried = found.carried
+        state.carried = None if carried is None else [tuple(each.detach() for each in layer) for layer in carried]
+        return float(found.nats.detach())
 
     def _check(self, what: str, value: float, sound: bool = True) -> None:
-        p = self.progress
+        p = self.state.progress
         if math.isfinite(value) and sound:
             return
         where = f"the {what} must stay finite and small, at epoch {p.epoch}, step {p.step + 1}"
         advice = "The run holds the best weights so far; go on from its last checkpoint with --resume and a lower"
         raise ArgumentError("training", where, value, f"{advice} --training.learning_rate or --training.gradient_clip")
 
-    def _validate(self, tokens_per_second: float) -> None:
+    def _validate(self, per_second: float) -> None:
         """Score the validation text, keep the model if it is the best, adapt the learning rate, and end the epoch."""
-        p, training = self.progress, self.config.training
+        state, training, p = self.state, self.config.training, self.state.progress
         began = time.monotonic()
-        result, improved = self._scored()
-        rate_now, train_loss = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.tokens)
-        p.base_rate = plateau(training, p.base_rate, result.loss_nats, p.best_nats)
-        p.losses_nats.append(result.loss_nats)
-        p.best_nats, p.since_best = (result.loss_nats, 0) if improved else (p.best_nats, p.since_best + 1)
+        score, improved = self._scored()
+        rate_now, train_nats = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.count)
+        p.base_rate = plateau(training, p.base_rate, score.loss, p.best)
+        p.losses.append(score.loss)
+        p.best, p.since_best = (score.loss, 0) if improved else (p.best, p.since_best + 1)
         p.validation_seconds = time.monotonic() - began
         record = {
             "epoch": p.epoch,
             "step": p.step,
-            "train_loss_nats": train_loss,
-            "train_perplexity": math.exp(min(train_loss, 700)),
-            "valid_loss_nats": result.loss_nats,
-            "valid_perplexity": result.perplexity,
+            **{f"train_{name}": value for name, value in self.task.shown(train_nats).items()},
+            **{f"valid_{name}": value for name, value in score.shown.items()},
             "learning_rate": rate_now,
-            "averaged": self.average is not None,
-            "tokens_per_second": tokens_per_second,
+            "averaged": state.average is not None,
+            f"{self.task.unit}_per_second": per_second,
             "seconds": self._seconds(),
             "best": improved,
         }
-        if self.average is None and starts_averaging(training, p.losses_nats):
-            self.average = Average(self.raw)
-        p.epoch, p.batch, p.total_nats, p.tokens, self.states = p.epoch + 1, 0, 0.0, 0, None
+        if state.average is None and starts_averaging(training, p.losses):
+            state.average = Average(state.model)
+        p.epoch, p.batch, p.total_nats, p.count, state.carried = p.epoch + 1, 0, 0.0, 0, None
         p.metrics = [*p.metrics, record]
         if self.fabric.is_global_zero:
             write_metrics(self.folder, p.metrics)
@@ -322,35 +306,34 @@ class Loop:
         if self._mean(self._out_of_time())[0]:
             self.stop = self._budget()
 
-    def _scored(self) -> tuple[Evaluation, bool]:
+    def _scored(self) -> tuple[Score, bool]:
         """The validation text's score, and whether it is the best so far; the model that has it is saved."""
-        best = self.progress.best_nats
-        if self.average is not None:
-            self.average.swap()
-        with projected(self.raw, self.project):
-            size = self.config.training.evaluation_batch_size
+        state, best = self.state, self.state.progress.best
+        if state.average is not None:
+            state.average.swap()
+        with projected(state.model, state.project):
             try:
-                result = evaluate(self.raw, self.corpus["valid"], self.corpus.vocabulary, batch_size=size)
+                score = self.task.score(state.model, self.config.training)
             except CheckpointError:  # it is not finite
                 self._check("loss", math.nan)
                 raise
-            improved = best is None or result.loss_nats < best
+            improved = best is None or score.loss < best
             if improved and self.fabric.is_global_zero:
-                save_weights(self.folder, self.config.model, self.raw.state_dict())
-        if self.average is not None:
-            self.average.swap()
-        return result, improved
+                save_weights(self.folder, state.model)
+        if state.average is not None:
+            state.average.swap()
+        return score, improved
 
     def _budget(self) -> str:
         return f"the budget of {self.config.training.minutes:g} minutes is spent"
 
     def _seconds(self) -> float:
-        return self.progress.seconds + time.monotonic() - self.session_began
+        return self.state.progress.seconds + time.monotonic() - self.session_began
 
     def _spent(self) -> float:
         """The share of the budget of minutes that is spent, another validation included."""
         minutes = self.config.training.minutes
-        return 0.0 if minutes is None else (self._seconds() + self.progress.validation_seconds) / (60 * minutes)
+        return 0.0 if minutes is None else (self._seconds() + self.state.progress.validation_seconds) / (60 * minutes)
 
     def _out_of_time(self) -> bool:
         return self._spent() >= 1
@@ -368,13 +351,19 @@ class Loop:
 
     def _checkpoint(self) -> None:
         self.saved_at = time.monotonic()
-        values = asdict(replace(self.progress, seconds=self._seconds()))
-        values["averaged"] = None if self.average is None else self.average.steps
-        tensors, groups = collect(self)
-        values["groups"], values["precision"] = groups, self.fabric.strategy.precision.state_dict()
+        tensors, values = self.state.state_dict(self.fabric.device, self._gather)
+        values["seconds"] = self._seconds()
         if self.fabric.is_global_zero:
-            checkpoint.save(self.folder, self.progress.step, tensors, values)
+            checkpoint.save(self.folder, self.state.progress.step, tensors, values)
         self.fabric.barrier()
+
+    def _gather(self, own: Tensor) -> list[Tensor]:
+        """A tensor of every process, by rank."""
+        if self.fabric.world_size == 1:
+            return [own]
+        ranks = [torch.empty_like(own) for _ in range(self.fabric.world_size)]
+        torch.distributed.all_gather(ranks, own.contiguous())
+        return ranks
 
 
 def _optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:

@@ -12,11 +12,10 @@ from gatedrnn.core.checksums import CHECKSUMS_FILE, accept, check, check_all
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, remove_stale, to_json, write_text
-from gatedrnn.data import Vocabulary
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
-from gatedrnn.models import LanguageModel
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, holds_trained, save_config
+from gatedrnn.tasks import TASKS, LanguageModelling, Task
 from gatedrnn.training.config import RunConfig, read_run_config
 
 MAY_CHANGE = (
@@ -25,51 +24,49 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Keys of the section training that may change when a run is gone on with."""
 
-VOCABULARY_FILE = "vocabulary.json"
 METRICS_FILE = "metrics.jsonl"
 TOKENS_FOLDER = "tokens"
 CHECKPOINT_FOLDER = "checkpoint"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-LISTED = (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE, TOKENIZER_FILE)
-"""Files of a run whose checksums are kept; a checkpoint and the token cache have their own."""
+LISTED = tuple(dict.fromkeys([CONFIG_FILE, WEIGHTS_FILE, *(name for _, task in TASKS.items() for name in task.files)]))
+"""Files of runs whose checksums are kept; a checkpoint and the token cache have their own."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with its vocabulary and configuration."""
+    """A trained model with its configuration and what its task keeps beside it: a language model's vocabulary."""
 
     folder: Path
     config: RunConfig
-    model: LanguageModel
-    vocabulary: Vocabulary
+    model: Any
+    vocabulary: Any
 
 
-def load_run(folder: Path | str) -> Run:
+def load_run(folder: Path | str, task: str | None = LanguageModelling.name) -> Run:
     """Read a run for evaluation.
 
-    Raises: CheckpointError, DataError, ConfigError, ArgumentError: the folder or one of its files is missing, damaged, or the
-        vocabulary is of another size than the model's.
+    Args: task: that it must be of; None for any.
+
+    Raises: CheckpointError, DataError, ConfigError, ArgumentError: the folder or one of its files is missing or damaged, does not
+        fit the model, or the run is of another task.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(str(folder), "must be a run's folder", "no such folder", "Train one: gatedrnn train")
     config = read_run_config(folder / CONFIG_FILE, written=True)
-    vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
-    if len(vocabulary) != config.model.vocabulary_size:
-        got = f"{len(vocabulary)} words and model.vocabulary_size={config.model.vocabulary_size}"
-        raise CheckpointError(
-            str(folder / VOCABULARY_FILE), "must be of the model's size", got, "Restore the run's own file"
-        )
-    return Run(folder, config, LanguageModel.from_pretrained(folder, backend=config.training.backend), vocabulary)
+    if task not in (None, config.task):
+        raise CheckpointError(str(folder), f"must be a run of {task}", f"one of {config.task}", "Name another run")
+    kind = TASKS[config.task]
+    return Run(folder, config, *kind.load(folder, config.model, config.training.backend))
 
 
-def load_runs(folders: Sequence[str]) -> list[Run]:
-    """Several runs. Raises: as `load_run`; ArgumentError: a folder is named twice."""
+def load_runs(folders: Sequence[str], task: str | None = LanguageModelling.name) -> list[Run]:
+    """Several runs, of one task. Raises: as `load_run`; ArgumentError: a folder is named twice."""
     places = [Path(folder).resolve() for folder in folders]
     twice = [folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]
     if twice:
         raise ArgumentError("RUN", "must be different folders", " ".join(twice), "Name each run once")
-    return [load_run(folder) for folder in folders]
+    return [load_run(folder, task) for folder in folders]
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -100,18 +97,18 @@ def check_begun(folder: Path) -> bool:
         if (folder / CONFIG_FILE).is_file():
             check(folder / CONFIG_FILE)  # which says how to begin again
         return False
-    for name in (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE):
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
             raise CheckpointError(str(folder / name), "must exist", "no such file", "Restore it, or start another run")
     check_all(folder)
     return True
 
 
-def write_begun(folder: Path, config: RunConfig, vocabulary: Vocabulary) -> None:
-    """Write configuration, vocabulary and an empty log of a run that begins. Raises: DataError: they cannot be written."""
+def write_begun(folder: Path, config: RunConfig, task: Task) -> None:
+    """Write configuration, the task's files and an empty log of a run that begins. Raises: DataError: they cannot be written."""
     (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
     save_config(folder, to_dict(config))
-    vocabulary.save(folder / VOCABULARY_FILE)
+    task.write(folder)
     write_metrics(folder, [])
 
 
@@ -128,7 +125,10 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
     """
     own = to_dict(read_run_config(folder / CONFIG_FILE, written=True))
     wanted = to_dict(config)
-    every = (f"{section}.{name}" for section, values in wanted.items() for name in values)
+    if wanted["task"] != own["task"]:
+        got = f"{wanted['task']}, and {own['task']} in the run"
+        raise ArgumentError("task", "must be as in the run", got, "Drop it, or start another run")
+    every = (f"{section}.{name}" for section in ("data", "model", "training") for name in wanted[section])
     for key in sorted(every if given is None else given):
         section, name, *inner = key.split(".")
         asked, had = wanted[section][name], own[section][name]

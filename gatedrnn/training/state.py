@@ -1,20 +1,18 @@
 """Where a training is, and its state as tensors and plain values: what a checkpoint holds."""
 
-import zlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.data import Corpus
+from gatedrnn.models.saving import PretrainedModel
 from gatedrnn.training.averaging import Average
-from gatedrnn.training.run import write_metrics
+from gatedrnn.training.projected import Project
 
-if TYPE_CHECKING:
-    from gatedrnn.training.loop import Loop
+_NAMES_OF_BEFORE = {"best_nats": "best", "losses_nats": "losses", "tokens": "count"}
 
 
 @dataclass
@@ -25,13 +23,13 @@ class Progress:
         stage: main or finetune.
         epoch: the current one, from 1, over both stages; batch: of it, the next; step: batches in all.
         base_rate: the learning rate before warm-up and cosine.
-        best_nats, since_best: best validation loss, and epochs without a better one.
-        losses_nats: the stage's validation losses.
+        best, since_best: best validation loss, and epochs without a better one.
+        losses: the stage's validation losses.
         averaged: steps in the average, None while there is none.
-        total_nats, tokens, smooth_nats: of the current epoch.
+        total_nats, count, smooth_nats: of the current epoch.
         metrics: lines of metrics.jsonl.
         project: how the weights are projected for every step, in words; nothing where they are not.
-        learning_rate, text, processes: as configured, a checksum of the training text's tokens, and how many train.
+        learning_rate, text, processes: as configured, a checksum of what is trained on, and how many train.
         seconds: spent so far, over all sessions; validation_seconds: of the last validation.
     """
 
@@ -40,12 +38,12 @@ class Progress:
     batch: int = 0
     step: int = 0
     base_rate: float = 0.0
-    best_nats: float | None = None
+    best: float | None = None
     since_best: int = 0
-    losses_nats: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     averaged: int | None = None
     total_nats: float = 0.0
-    tokens: int = 0
+    count: int = 0
     smooth_nats: float = 0.0
     metrics: list[dict[str, Any]] = field(default_factory=list)
     project: str = ""
@@ -55,110 +53,119 @@ class Progress:
     seconds: float = 0.0
     validation_seconds: float = 0.0
 
-
-def checksum(tokens: np.ndarray) -> int:
-    """CRC-32 of a token array, which may be a memory map."""
-    total = 0
-    for start in range(0, len(tokens), 1 << 22):
-        total = zlib.crc32(np.ascontiguousarray(tokens[start : start + (1 << 22)]).tobytes(), total)
-    return total
+    def best_record(self) -> dict[str, Any] | None:
+        """Metrics of the epoch whose weights are kept; None before the first."""
+        return next((record for record in reversed(self.metrics) if record["best"]), None)
 
 
-def check_same(
-    tensors: dict[str, Tensor], values: dict[str, Any], corpus: Corpus, processes: int, project: str
-) -> None:
+def check_same(tensors: dict[str, Tensor], values: dict[str, Any], text: int, processes: int, project: str) -> None:
     """Raises ArgumentError if a checkpoint is of another text, projection or number of processes; before anything is written."""
-    now = checksum(corpus["train"])
-    if values["text"] != now:
-        rule, got = (
-            "must hold the text the run began with",
-            f"another text (checksum {now}, and {values['text']} before)",
-        )
-        raise ArgumentError("data.folder", rule, got, "Restore that text, or start another run")
+    if values["text"] != text:
+        got = f"another text (checksum {text}, and {values['text']} before)"
+        rule, advice = "must hold the text the run began with", "Restore that text, or start another run"
+        raise ArgumentError("data.folder", rule, got, advice)
     if values["project"] is None and (project or any(name.startswith("project.") for name in tensors)):
         rule, got = "needs a checkpoint that says how the weights are projected", "one of version 1, which does not"
-        raise ArgumentError(
-            "--resume", rule, got, "Start again in another --out, or go on with the version that began it"
-        )
+        advice = "Start again in another --out, or go on with the version that began it"
+        raise ArgumentError("--resume", rule, got, advice)
     if (values["project"] or "") != project:
-        rule, got = (
-            "must project the weights as the run began",
-            f"{project or 'none'}, and {values['project'] or 'none'} before",
-        )
-        raise ArgumentError("train --resume", rule, got, "Go on with the command that began it")
+        got = f"{project or 'none'}, and {values['project'] or 'none'} before"
+        rule, advice = "must project the weights as the run began", "Go on with the command that began it"
+        raise ArgumentError("train --resume", rule, got, advice)
     if values["processes"] != processes:
         rule, got = "must go on with as many processes as it had", f"{processes}, and {values['processes']} before"
         raise ArgumentError("train --resume", rule, got, "Start as many")
 
 
-def collect(loop: "Loop") -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """All tensors of the training's state by name, those of every process included; the optimiser's groups."""
-    optimizer = loop.optimizer.optimizer.state_dict()
-    tensors = {f"model.{name}": value for name, value in loop.raw.state_dict().items()}
-    if loop.config.model.tied:
-        del tensors["model.decoder.weight"]
-    for index, state in optimizer["state"].items():
-        tensors |= {
-            f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in state.items() if value is not None
-        }
-    if loop.average is not None:
-        tensors |= {f"average.{k}": mean for k, mean in enumerate(loop.average.means)}
-    if loop.project is not None:
-        tensors |= {f"project.{name}": value for name, value in loop.project.memory.items()}
-    own = {"rng": torch.get_rng_state().to(loop.fabric.device)}
-    if loop.fabric.device.type == "cuda":
-        own["rng_cuda"] = torch.cuda.get_rng_state().to(loop.fabric.device)
-    for k, layer in enumerate(loop.states or ()):
-        own |= {f"states.{k}.{n}": state for n, state in enumerate(layer)}
-    for name, value in own.items():
-        ranks = [torch.empty_like(value) for _ in range(loop.fabric.world_size)]
-        if len(ranks) > 1:
-            torch.distributed.all_gather(ranks, value.contiguous())
-        else:
-            ranks = [value]
-        tensors |= {f"rank.{rank}.{name}": entry for rank, entry in enumerate(ranks)}
-    return tensors, optimizer["param_groups"]
+@dataclass
+class TrainingState:
+    """All that changes while a model is trained.
 
+    Args:
+        model: as it was built, not as it is distributed.
+        optimizer: PyTorch's own.
+        precision: Fabric's, which may scale losses.
+        project: how weights are projected, if they are.
+        average: of the weights, once there is one.
+        carried: states for the next batch, by layer.
+    """
 
-def restore(loop: "Loop", tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-    """Go on from a checkpoint's tensors and values."""
-    training = loop.config.training
-    groups, precision = values.pop("groups"), values.pop("precision")
-    values["project"] = loop.progress.project  # the same, by `check_same`, where the checkpoint names it
-    loop.progress = p = Progress(**values)
-    p.base_rate *= training.learning_rate / p.learning_rate
-    p.learning_rate = training.learning_rate
-    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    if loop.config.model.tied:
-        weights["decoder.weight"] = weights["embedding.weight"]
-    loop.raw.load_state_dict(weights)
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = value
-    loop.optimizer.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    loop.fabric.strategy.precision.load_state_dict(precision)
-    if p.averaged is not None:
-        loop.average = Average(loop.raw)
-        loop.average.steps = p.averaged
-        for k, mean in enumerate(loop.average.means):
-            mean.copy_(tensors[f"average.{k}"])
-    if loop.project is not None:
-        loop.project.memory |= {n.removeprefix("project."): t for n, t in tensors.items() if n.startswith("project.")}
-    _restore_rank(loop, tensors)
-    if loop.fabric.is_global_zero:
-        write_metrics(loop.folder, p.metrics)  # what came after the checkpoint will come again
+    model: PretrainedModel
+    optimizer: torch.optim.Optimizer
+    precision: Any
+    progress: Progress
+    project: Project | None = None
+    average: Average | None = None
+    carried: Sequence[tuple[Tensor, ...]] | None = None
 
+    def state_dict(
+        self, device: torch.device, gather: Callable[[Tensor], list[Tensor]]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All tensors by name, and all plain values.
 
-def _restore_rank(loop: "Loop", tensors: dict[str, Tensor]) -> None:
-    """This process's random numbers and carried states."""
-    rank = f"rank.{loop.fabric.global_rank}."
-    torch.set_rng_state(tensors[f"{rank}rng"])
-    if f"{rank}rng_cuda" in tensors and loop.fabric.device.type == "cuda":
-        torch.cuda.set_rng_state(tensors[f"{rank}rng_cuda"].cpu())
-    states: list[list[Tensor]] = []
-    for k in range(len(loop.raw.layers)):
-        names = [f"{rank}states.{k}.{n}" for n in range(2)]
-        states.append([tensors[name].to(loop.fabric.device) for name in names if name in tensors])
-    loop.states = [tuple(layer) for layer in states] if states[0] else None
+        Args: device: where this process computes; gather: a tensor of this process → those of all, by rank.
+        """
+        optimizer = self.optimizer.state_dict()
+        tensors = {f"model.{name}": value for name, value in self.model.own_state_dict().items()}
+        for index, state in optimizer["state"].items():
+            known = {key: torch.as_tensor(value) for key, value in state.items() if value is not None}
+            tensors |= {f"optimizer.{index}.{key}": value for key, value in known.items()}
+        if self.average is not None:
+            tensors |= {f"average.{k}": mean for k, mean in enumerate(self.average.means)}
+        if self.project is not None:
+            tensors |= {f"project.{name}": value for name, value in self.project.memory.items()}
+        own = {"rng": torch.get_rng_state().to(device)}
+        if device.type == "cuda":
+            own["rng_cuda"] = torch.cuda.get_rng_state().to(device)
+        for k, layer in enumerate(self.carried or ()):
+            own |= {f"states.{k}.{n}": state for n, state in enumerate(layer)}
+        for name, value in own.items():
+            tensors |= {f"rank.{rank}.{name}": entry for rank, entry in enumerate(gather(value))}
+        averaged = None if self.average is None else self.average.steps
+        values = asdict(replace(self.progress, averaged=averaged))
+        return tensors, values | {"groups": optimizer["param_groups"], "precision": self.precision.state_dict()}
+
+    def load(
+        self, tensors: dict[str, Tensor], values: dict[str, Any], learning_rate: float, device: torch.device, rank: int
+    ) -> None:
+        """Go on from what `state_dict` gave, here or in an earlier version.
+
+        Args: learning_rate: as it is configured now; rank: this process's.
+        """
+        values = {_NAMES_OF_BEFORE.get(name, name): value for name, value in values.items()}
+        groups, precision = values.pop("groups"), values.pop("precision")
+        values["project"] = self.progress.project  # the same, by `check_same`, where the checkpoint names it
+        self.progress = p = Progress(**values)
+        p.base_rate *= learning_rate / p.learning_rate
+        p.learning_rate = learning_rate
+        weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+        weights |= {name: weights[kept] for name, kept in self.model.shared.items()}
+        self.model.load_state_dict(weights)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, key = name.split(".")
+                state.setdefault(int(index), {})[key] = value
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.precision.load_state_dict(precision)
+        if p.averaged is not None:
+            self.average = Average(self.model)
+            self.average.steps = p.averaged
+            for k, mean in enumerate(self.average.means):
+                mean.copy_(tensors[f"average.{k}"])
+        if self.project is not None:
+            own = {n.removeprefix("project."): t for n, t in tensors.items() if n.startswith("project.")}
+            self.project.memory |= own
+        self._load_rank(tensors, device, f"rank.{rank}.")
+
+    def _load_rank(self, tensors: dict[str, Tensor], device: torch.device, rank: str) -> None:
+        """This process's random numbers and carried states."""
+        torch.set_rng_state(tensors[f"{rank}rng"])
+        if f"{rank}rng_cuda" in tensors and device.type == "cuda":
+            torch.cuda.set_rng_state(tensors[f"{rank}rng_cuda"].cpu())
+        layers: dict[int, dict[int, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith(f"{rank}states."):
+                k, n = name.removeprefix(f"{rank}states.").split(".")
+                layers.setdefault(int(k), {})[int(n)] = value.to(device)
+        self.carried = [tuple(layers[k][n] for n in sorted(layers[k])) for k in sorted(layers)] or None

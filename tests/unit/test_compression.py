@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.models import LanguageModel, LanguageModelConfig
-from gatedrnn.models.saving import WEIGHTS_FILE, save, save_tensors
+from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
 from gatedrnn.studies.compression import METHODS, Projection, Scheme, compressed, published
 from gatedrnn.weights.compressed import as_dense
 from gatedrnn.weights.forms import FORMS, SMALL, grid, low_rank
@@ -68,7 +68,7 @@ def make(cell="onlstm", tied=True):
 
 
 def loaded(folder, model, kept):
-    save(folder, model.config, model.state_dict())
+    model.save_pretrained(folder)
     save_tensors(folder, kept)
     return LanguageModel.from_pretrained(folder)
 
@@ -154,7 +154,7 @@ def damaged(kept, kind):
 @pytest.mark.parametrize("kind", ["missing part", "other size", "missing rows", "unknown form", "unknown weight"])
 def test_a_small_file_that_does_not_fit_is_one_line(tmp_path, kind):
     model = make()
-    save(tmp_path, model.config, model.state_dict())
+    model.save_pretrained(tmp_path)
     save_tensors(tmp_path, compressed(model, Scheme("int8")))
     save_file(damaged(load_file(tmp_path / WEIGHTS_FILE), kind), tmp_path / WEIGHTS_FILE)
     with pytest.raises(CheckpointError, match=r"model\.safetensors: .*; got ") as error:

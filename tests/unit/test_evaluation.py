@@ -12,9 +12,9 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate, surprisals
 from gatedrnn.models import surprisal as surprisal_module
-from gatedrnn.training.cache import Cache
-from gatedrnn.training.dynamic import Dynamic
-from gatedrnn.training.evaluation import evaluate
+from gatedrnn.tasks.cache import Cache
+from gatedrnn.tasks.dynamic import Dynamic
+from gatedrnn.tasks.perplexity import evaluate
 
 WORDS = ["the", "cat", "sees", "a", "dog", "and", "runs", "off"]
 VOCABULARY = Vocabulary.build([WORDS], min_count=1)

@@ -18,6 +18,7 @@ from gatedrnn.data import Corpus, DataConfig, find_splits
 from gatedrnn.gates import Gates
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.saving import holds_trained
+from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
@@ -117,17 +118,17 @@ def same_end(one, two):
 @pytest.mark.parametrize("case", SETTINGS)
 def test_a_training_cut_off_again_and_again_ends_in_the_same_bits(case, corpus, tmp_path):
     config = config_for(case)
-    outcome = train(config, corpus, tmp_path / "whole", Quiet())
+    outcome = train(config, LanguageModelling(corpus), tmp_path / "whole", Quiet())
     cuts = 0
     for at in (1, 7, 12, 30, 3, 45):
         torch.rand(at)  # another state of the generator
         try:
-            again = train(config, corpus, tmp_path / "cut", Quiet(at), resume=True)
+            again = train(config, LanguageModelling(corpus), tmp_path / "cut", Quiet(at), resume=True)
             break
         except CutError:
             cuts += 1
     else:
-        again = train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+        again = train(config, LanguageModelling(corpus), tmp_path / "cut", Quiet(), resume=True)
     assert cuts >= 3
     assert again == outcome
     same_end(tmp_path / "whole", tmp_path / "cut")
@@ -136,43 +137,43 @@ def test_a_training_cut_off_again_and_again_ends_in_the_same_bits(case, corpus, 
 
 def test_checkpoints_at_epochs_alone_do_as_well(corpus, tmp_path):
     config = config_for("awd", checkpoint_minutes=60.0)
-    train(config, corpus, tmp_path / "whole", Quiet())
+    train(config, LanguageModelling(corpus), tmp_path / "whole", Quiet())
     for at in (20, 25):
         with pytest.raises(CutError):
-            train(config, corpus, tmp_path / "cut", Quiet(at), resume=True)
+            train(config, LanguageModelling(corpus), tmp_path / "cut", Quiet(at), resume=True)
     assert 0 < len(metrics(tmp_path / "cut")) < len(metrics(tmp_path / "whole"))
-    train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    train(config, LanguageModelling(corpus), tmp_path / "cut", Quiet(), resume=True)
     same_end(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_a_finished_run_stays_as_it_is(corpus, tmp_path):
     config = config_for("adam")
-    train(config, corpus, tmp_path / "run", Quiet())
+    train(config, LanguageModelling(corpus), tmp_path / "run", Quiet())
     before = weights(tmp_path / "run")
     display = Quiet()
-    train(config, corpus, tmp_path / "run", display, resume=True)
+    train(config, LanguageModelling(corpus), tmp_path / "run", display, resume=True)
     assert weights(tmp_path / "run") == before and display.steps == 0
 
 
 def test_more_epochs_go_on_where_fewer_ended(corpus, tmp_path):
-    train(config_for("adam", epochs=4), corpus, tmp_path / "four", Quiet())
-    train(config_for("adam", epochs=2), corpus, tmp_path / "two", Quiet())
-    train(config_for("adam", epochs=4), corpus, tmp_path / "two", Quiet(), resume=True)
+    train(config_for("adam", epochs=4), LanguageModelling(corpus), tmp_path / "four", Quiet())
+    train(config_for("adam", epochs=2), LanguageModelling(corpus), tmp_path / "two", Quiet())
+    train(config_for("adam", epochs=4), LanguageModelling(corpus), tmp_path / "two", Quiet(), resume=True)
     same_end(tmp_path / "four", tmp_path / "two")
 
 
 def test_a_spent_budget_is_not_spent_again(corpus, tmp_path):
     config = config_for("adam", minutes=1e-6)
-    train(config, corpus, tmp_path / "run", Quiet())
+    train(config, LanguageModelling(corpus), tmp_path / "run", Quiet())
     display = Quiet()
-    assert "budget" in train(config, corpus, tmp_path / "run", display, resume=True).stopped
+    assert "budget" in train(config, LanguageModelling(corpus), tmp_path / "run", display, resume=True).stopped
     assert display.steps == 0
 
 
 def test_damaged_checkpoints(corpus, tmp_path):
     config = config_for("adam")
     with pytest.raises(CutError):
-        train(config, corpus, tmp_path / "run", Quiet(9))
+        train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(9))
     newest, older = sorted((tmp_path / "run" / "checkpoint").glob("*.safetensors"), reverse=True)
     content = newest.read_bytes()
     newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # one bit of the last tensor
@@ -180,7 +181,7 @@ def test_damaged_checkpoints(corpus, tmp_path):
     assert f"{values['step']:09d}" in older.name and tensors
     older.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"checkpoint: must hold a whole checkpoint; got .*another checksum"):
-        train(config, corpus, tmp_path / "run", Quiet(), resume=True)
+        train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -223,18 +224,18 @@ def as_version_1(run):
 @pytest.mark.parametrize("at", [9, 30])
 def test_a_run_whose_checkpoints_are_of_the_first_version_goes_on(at, corpus, tmp_path):
     config = config_for("adam")
-    train(config, corpus, tmp_path / "whole", Quiet())
+    train(config, LanguageModelling(corpus), tmp_path / "whole", Quiet())
     with pytest.raises(CutError):
-        train(config, corpus, tmp_path / "run", Quiet(at))
+        train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(at))
     as_version_1(tmp_path / "run")
     (tmp_path / "run" / "checksums.json").unlink()
-    train(config, corpus, tmp_path / "run", Quiet(), resume=True)
+    train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
     same_end(tmp_path / "whole", tmp_path / "run")
 
 
 def test_a_first_version_s_run_without_its_metrics_or_with_damage_is_refused(corpus, tmp_path):
     config, run = config_for("adam", epochs=1), tmp_path / "run"
-    train(config, corpus, run, Quiet())
+    train(config, LanguageModelling(corpus), run, Quiet())
     as_version_1(run)
     kept = (run / "metrics.jsonl").read_bytes()
     for content in (b"", b"{"):
@@ -261,7 +262,7 @@ def test_a_first_version_s_run_of_projected_weights_is_refused(memory, corpus, t
             return {}
 
     config, run = config_for("adam", epochs=1), tmp_path / "run"
-    train(config, corpus, run, Quiet(), project=Halves())
+    train(config, LanguageModelling(corpus), run, Quiet(), project=Halves())
     as_version_1(run)
     before = weights(run)
     rule = (
@@ -269,7 +270,7 @@ def test_a_first_version_s_run_of_projected_weights_is_refused(memory, corpus, t
     )
     for project in (Halves(), None) if memory else (Halves(),):  # that it was projected shows in its memory alone
         with pytest.raises(ArgumentError, match=rule):
-            train(config_for("adam"), corpus, run, Quiet(), resume=True, project=project)
+            train(config_for("adam"), LanguageModelling(corpus), run, Quiet(), resume=True, project=project)
     assert weights(run) == before
 
 
@@ -291,31 +292,36 @@ def test_a_run_of_another_configuration_or_projection_is_refused(corpus, tmp_pat
             return {}
 
     config = config_for("adam", epochs=1)
-    train(config, corpus, tmp_path / "run", Quiet())
+    train(config, LanguageModelling(corpus), tmp_path / "run", Quiet())
     before = weights(tmp_path / "run")
     with pytest.raises(ArgumentError, match=r"model\.cell: must be as in the run; got 'lstm', and 'onlstm' in the run"):
         other = replace(config.model, cell="lstm", options={})
-        train(replace(config, model=other), corpus, tmp_path / "run", Quiet(), resume=True)
+        train(replace(config, model=other), LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
     with pytest.raises(ArgumentError, match=r"must project the weights as the run began; got halves, and none before"):
-        train(config_for("adam"), corpus, tmp_path / "run", Quiet(), resume=True, project=Halves())
+        train(config_for("adam"), LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True, project=Halves())
     assert weights(tmp_path / "run") == before
 
 
 def test_another_text_or_a_run_is_refused(corpus, tmp_path):
     config = config_for("adam")
-    train(replace(config, training=replace(config.training, epochs=1)), corpus, tmp_path / "run", Quiet())
+    train(
+        replace(config, training=replace(config.training, epochs=1)),
+        LanguageModelling(corpus),
+        tmp_path / "run",
+        Quiet(),
+    )
     with pytest.raises(DataError, match="Go on with it by --resume"):
-        train(config, corpus, tmp_path / "run", Quiet())
+        train(config, LanguageModelling(corpus), tmp_path / "run", Quiet())
     with (tmp_path / "text" / "train.txt").open("a") as file:
         file.write("\na b c\n")
     longer = Corpus(find_splits(tmp_path / "text"), min_count=1)
     with pytest.raises(ArgumentError, match=r"data\.folder: must hold the text the run began with; got another text"):
-        train(config, longer, tmp_path / "run", Quiet(), resume=True)
+        train(config, LanguageModelling(longer), tmp_path / "run", Quiet(), resume=True)
 
 
 def test_a_live_run_is_refused(corpus, tmp_path):
     with locked(tmp_path / "run"), pytest.raises(DataError, match="must not be in training already; got a live run"):
-        train(config_for("adam"), corpus, tmp_path / "run", Quiet(), resume=True)
+        train(config_for("adam"), LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
@@ -330,7 +336,7 @@ def test_a_file_system_without_locks_is_named(code, tmp_path, monkeypatch):
 
 def test_what_may_change_in_a_run(corpus, tmp_path):
     config = config_for("adam", epochs=1)
-    train(config, corpus, tmp_path / "run", Quiet())
+    train(config, LanguageModelling(corpus), tmp_path / "run", Quiet())
     other = replace(config, training=replace(config.training, epochs=9, seed=5, learning_rate=0.5))
     given = {"training.epochs", "training.learning_rate"}
     merged = continued(tmp_path / "run", other, given)
@@ -340,8 +346,14 @@ def test_what_may_change_in_a_run(corpus, tmp_path):
 
 
 def test_a_lowered_rate_scales_what_the_schedule_had_reached(corpus, tmp_path):
-    train(config_for("adam", epochs=1), corpus, tmp_path / "run", Quiet())
-    train(config_for("adam", epochs=2, learning_rate=0.002), corpus, tmp_path / "run", Quiet(), resume=True)
+    train(config_for("adam", epochs=1), LanguageModelling(corpus), tmp_path / "run", Quiet())
+    train(
+        config_for("adam", epochs=2, learning_rate=0.002),
+        LanguageModelling(corpus),
+        tmp_path / "run",
+        Quiet(),
+        resume=True,
+    )
     assert [r["learning_rate"] for r in read_metrics(tmp_path / "run")] == pytest.approx([0.02, 0.002])
 
 
@@ -353,10 +365,10 @@ def test_an_interrupt_keeps_a_checkpoint_of_the_last_step(corpus, tmp_path):
                 os.kill(os.getpid(), signal.SIGINT)
 
     config = config_for("adam", checkpoint_minutes=60.0)
-    train(config, corpus, tmp_path / "whole", Quiet())
-    assert train(config, corpus, tmp_path / "cut", Interrupting()).stopped == "interrupted"
+    train(config, LanguageModelling(corpus), tmp_path / "whole", Quiet())
+    assert train(config, LanguageModelling(corpus), tmp_path / "cut", Interrupting()).stopped == "interrupted"
     assert checkpoint.load(tmp_path / "cut")[1]["step"] in (5, 6)
-    train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    train(config, LanguageModelling(corpus), tmp_path / "cut", Quiet(), resume=True)
     same_end(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -367,11 +379,11 @@ class CutInValidation(Quiet):
 
 def test_a_training_killed_in_its_first_validation_goes_on(corpus, tmp_path):
     config = config_for("adam", checkpoint_minutes=TrainingConfig().checkpoint_minutes)
-    train(config, corpus, tmp_path / "whole", Quiet())
+    train(config, LanguageModelling(corpus), tmp_path / "whole", Quiet())
     with pytest.raises(CutError):
-        train(config, corpus, tmp_path / "cut", CutInValidation())
+        train(config, LanguageModelling(corpus), tmp_path / "cut", CutInValidation())
     assert holds_trained(tmp_path / "cut")
-    train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    train(config, LanguageModelling(corpus), tmp_path / "cut", Quiet(), resume=True)
     same_end(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -385,18 +397,18 @@ def test_ctrl_c_twice_in_the_first_epoch_goes_on(minutes, corpus, tmp_path):
                 signal.raise_signal(signal.SIGINT)
 
     config = config_for("adam", checkpoint_minutes=minutes)
-    train(config, corpus, tmp_path / "whole", Quiet())
-    assert train(config, corpus, tmp_path / "cut", Twice()).stopped == "interrupted"
-    train(config, corpus, tmp_path / "cut", Quiet(), resume=True)
+    train(config, LanguageModelling(corpus), tmp_path / "whole", Quiet())
+    assert train(config, LanguageModelling(corpus), tmp_path / "cut", Twice()).stopped == "interrupted"
+    train(config, LanguageModelling(corpus), tmp_path / "cut", Quiet(), resume=True)
     same_end(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_a_budget_spent_before_the_first_validation_leaves_a_validated_run(corpus, tmp_path):
     config = config_for("adam", minutes=1e-6)
     with pytest.raises(CutError):
-        train(config, corpus, tmp_path / "run", CutInValidation())
-    outcome = train(config, corpus, tmp_path / "run", Quiet(), resume=True)
-    assert "budget" in outcome.stopped and outcome.best_valid_perplexity and len(metrics(tmp_path / "run")) == 1
+        train(config, LanguageModelling(corpus), tmp_path / "run", CutInValidation())
+    outcome = train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
+    assert "budget" in outcome.stopped and outcome.best and len(metrics(tmp_path / "run")) == 1
 
 
 # The parts.
@@ -450,7 +462,7 @@ def test_the_learning_rate_over_steps():
 
 def test_a_checkpoint_is_tensors_and_text_alone(corpus, tmp_path):
     with pytest.raises(CutError):
-        train(config_for("awd"), corpus, tmp_path / "run", Quiet(12))
+        train(config_for("awd"), LanguageModelling(corpus), tmp_path / "run", Quiet(12))
     tensors, values = checkpoint.load(tmp_path / "run")
     json.dumps(values)
     model = LanguageModel(replace(NOISY, vocabulary_size=len(corpus.vocabulary)))

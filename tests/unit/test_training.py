@@ -16,8 +16,9 @@ from gatedrnn.data import EOS, UNK, Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.gates import Gates
 from gatedrnn.layers import Recurrent
 from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.tasks import LanguageModelling
+from gatedrnn.tasks.perplexity import evaluate
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
-from gatedrnn.training.evaluation import evaluate
 from gatedrnn.training.loop import train
 from gatedrnn.training.run import accept_run, load_run, read_metrics
 
@@ -60,7 +61,7 @@ def make_corpus(folder, train_text, valid_text, repeat=25):
 def run(corpus, folder, display=None, model=None, **training):
     display = display or Recorder()
     config = RunConfig(DataConfig(), changed(**(model or {})), replace(TRAINING, **training))
-    return train(config, corpus, folder, display), display
+    return train(config, LanguageModelling(corpus), folder, display), display
 
 
 def changed(**fields):
@@ -142,7 +143,7 @@ def test_the_best_weights_on_validation_are_kept(tmp_path):
     loaded = load_run(tmp_path / "run")
     found = evaluate(loaded.model, corpus["valid"], loaded.vocabulary, batch_size=TRAINING.evaluation_batch_size)
     assert found.loss_nats == pytest.approx(best, abs=1e-6)
-    assert outcome.best_valid_perplexity == pytest.approx(math.exp(best))
+    assert outcome.best == pytest.approx(math.exp(best))
 
 
 @pytest.mark.parametrize(("factor", "threshold"), [(0.5, 0.0), (0.1, 0.01), (1.0, 0.01), (0.5, 0.9)])
@@ -215,7 +216,7 @@ def test_the_budget_of_minutes_stops_within_an_epoch(corpus, tmp_path):
 def test_interrupt_before_the_first_validation_keeps_the_current_weights(corpus, tmp_path, at):
     before = initial_weights(corpus, tmp_path / "before")
     outcome, display = run(corpus, tmp_path / "run", Recorder(interrupt_at=at))
-    assert (outcome.stopped, outcome.best_valid_perplexity, outcome.epochs) == ("interrupted", None, 0)
+    assert (outcome.stopped, outcome.best, outcome.epochs) == ("interrupted", None, 0)
     assert len(display.steps) == at
     assert weights(tmp_path / "run") != before
     assert evaluate(load_run(tmp_path / "run").model, corpus["valid"], corpus.vocabulary).tokens > 0

@@ -79,9 +79,7 @@ def compressed(model: LanguageModel, scheme: Scheme) -> dict[str, Tensor]:
 
     Raises: ArgumentError: a gate that the cell lacks (names those it has), or a rank as high as a weight's.
     """
-    saved, concerned = model.state_dict(), places_by_weight(model, scheme)
-    if model.config.tied:
-        del saved["decoder.weight"]
+    saved, concerned = model.own_state_dict(), places_by_weight(model, scheme)
     for name, places in concerned.items():
         value = saved[name]
         matrix, blocks = as_dense(value).float(), []

@@ -94,7 +94,7 @@ def collect(
     with torch.no_grad(), evaluating(model):
         for window in windows(tokens, stretches, sequence_length, eos):
             counted = torch.from_numpy(window.targets_TB != PAD_TARGET)
-            if not window.tokens:
+            if not window.count:
                 continue
             states, traces = model.gates(torch.from_numpy(window.inputs_TB).to(device), states)
             for layer, own, trace in zip(model.layers, sums, traces, strict=True):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.models import LanguageModelOutput
-from gatedrnn.training.config import TrainingConfig
+from gatedrnn.tasks.config import TrainingConfig
 
 
 def penalties(training: TrainingConfig, output: LanguageModelOutput, lengths_B: Tensor | None) -> Tensor | float:

@@ -20,8 +20,8 @@ from gatedrnn.data.batching import PAD_TARGET
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating, token_losses, window_losses
-from gatedrnn.training.cache import Cache, CacheMemory
-from gatedrnn.training.dynamic import Dynamic, adapting
+from gatedrnn.tasks.cache import Cache, CacheMemory
+from gatedrnn.tasks.dynamic import Dynamic, adapting
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _batches(model: nn.Module, tokens: np.ndarray, size: int, length: int, eos: 
     """Inputs and targets [T, B] of every window, on the model's device; a window of padding alone is left out."""
     device = next(model.parameters()).device
     for window in windows(tokens, size, length, eos):
-        if window.tokens:
+        if window.count:
             yield torch.from_numpy(window.inputs_TB).to(device), torch.from_numpy(window.targets_TB).to(device)
 
 

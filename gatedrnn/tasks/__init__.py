@@ -1,0 +1,10 @@
+"""What is trained: a task says what the loop needs of an experiment. A further one is a file and a line here."""
+
+from gatedrnn.core.registry import Registry
+from gatedrnn.tasks.language_modelling import LanguageModelling
+from gatedrnn.tasks.task import Task
+
+TASKS: Registry[type[Task]] = Registry("task", {LanguageModelling.name: LanguageModelling})
+"""By name."""
+
+__all__ = ["TASKS", "LanguageModelling", "Task"]

@@ -1,0 +1,110 @@
+"""Language modelling: predict each token of a text, the state carried over windows or afresh for each sentence."""
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import torch
+from torch import nn
+
+from gatedrnn.core.errors import CheckpointError
+from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits
+from gatedrnn.data.batching import SentenceBatches, StreamBatches, Window, window_lengths
+from gatedrnn.data.vocabulary import TOKENIZER_FILE, VOCABULARY_FILE
+from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.penalties import penalties
+from gatedrnn.tasks.perplexity import evaluate
+from gatedrnn.tasks.task import Batches, Loss, Score
+from gatedrnn.tasks.text import checksum, on
+
+
+@final
+class LanguageModelling:
+    """The task; see `Task`. Args: corpus: with splits train and valid."""
+
+    name: ClassVar[str] = "language_modelling"
+    data: ClassVar[type] = DataConfig
+    model: ClassVar[type] = LanguageModelConfig
+    measure: ClassVar[str] = "perplexity"
+    unit: ClassVar[str] = "tokens"
+    files: ClassVar[tuple[str, ...]] = (VOCABULARY_FILE, TOKENIZER_FILE)
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self._eos = corpus.vocabulary.ids[EOS]
+
+    @classmethod
+    def open(cls, data: DataConfig, folder: Path | str, run: Path | None = None) -> "LanguageModelling":
+        """Read a folder's text, with the vocabulary of a run that has begun. Raises: DataError, ArgumentError: as `Corpus`."""
+        known = None if run is None else Vocabulary.load(run / VOCABULARY_FILE)
+        reading = {key: value for key, value in asdict(data).items() if key not in ("folder", "mapping", "words")}
+        return cls(Corpus(find_splits(folder), known, **reading))
+
+    @staticmethod
+    def load(folder: Path, model: LanguageModelConfig, backend: str) -> tuple[LanguageModel, Vocabulary]:
+        """A run's model and vocabulary. Raises: CheckpointError: the vocabulary is of another size than the model's."""
+        vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
+        if len(vocabulary) != model.vocabulary_size:
+            rule, got = (
+                "must be of the model's size",
+                f"{len(vocabulary)} words and model.vocabulary_size={model.vocabulary_size}",
+            )
+            raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
+        return LanguageModel.from_pretrained(folder, backend=backend), vocabulary
+
+    def complete(self, model: LanguageModelConfig) -> LanguageModelConfig:
+        """With the vocabulary's size."""
+        return replace(model, vocabulary_size=len(self.corpus.vocabulary))
+
+    def build(self, model: LanguageModelConfig, backend: str) -> LanguageModel:
+        """A `LanguageModel`."""
+        return LanguageModel(model, backend)
+
+    def checksum(self) -> int:
+        """Of the training text's tokens."""
+        return checksum(self.corpus["train"])
+
+    def write(self, folder: Path) -> None:
+        """The vocabulary."""
+        self.corpus.vocabulary.save(folder / VOCABULARY_FILE)
+
+    def cache(self, folder: Path) -> None:
+        """Token arrays."""
+        self.corpus.cache(folder)
+
+    def batches(self, training: TrainingConfig, epoch: int) -> Batches:
+        """Windows of the stream, or sentences."""
+        tokens = self.corpus["train"]
+        if training.unit == "sentence":
+            return SentenceBatches(tokens, training.batch_size, self._eos, training.seed, epoch)
+        draw = (training.seed, epoch) if training.random_lengths else None
+        lengths = window_lengths(len(tokens), training.batch_size, training.sequence_length, draw)
+        return StreamBatches(tokens, training.batch_size, lengths, self._eos)
+
+    def loss(
+        self,
+        model: nn.Module,
+        training: TrainingConfig,
+        batch: Window,
+        carried: Any,
+        divisor: float,
+        device: torch.device,
+    ) -> Loss:
+        """Cross-entropy of the next token, AR and TAR beside it."""
+        inputs_TB, targets_TB = on(device, batch.inputs_TB), on(device, batch.targets_TB)
+        lengths_B = None if batch.lengths_B is None else on(device, batch.lengths_B)
+        states = carried if training.unit == "stream" else None
+        output = model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
+        return Loss(output.loss, penalties(training, output, lengths_B), output.states)
+
+    def score(self, model: nn.Module, training: TrainingConfig) -> Score:
+        """Perplexity, the state carried."""
+        tokens, size = self.corpus["valid"], training.evaluation_batch_size
+        found = evaluate(model, tokens, self.corpus.vocabulary, batch_size=size)
+        return Score(found.loss_nats, {"loss_nats": found.loss_nats, "perplexity": found.perplexity})
+
+    def shown(self, nats: float) -> dict[str, float]:
+        """Loss and perplexity."""
+        return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}

@@ -1,0 +1,132 @@
+"""What the training loop needs of an experiment, and nothing more; it never asks which one it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gatedrnn.tasks.config import TrainingConfig
+
+
+class Batch(Protocol):
+    """What one optimiser step reads."""
+
+    @property
+    def count(self) -> int:
+        """Predictions that its loss is the mean of."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """T, in proportion to which a learning rate may be."""
+        ...
+
+    def part(self, index: int, parts: int) -> Any:
+        """Part `index` of it, shared out to `parts` processes."""
+        ...
+
+
+class Batches(Protocol):
+    """The batches of one epoch, by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Of one batch.
+
+    Args:
+        nats: the sum of all predictions' losses over the divisor.
+        penalty: what is added for the gradient alone.
+        carried: states for the next batch, by layer; none where batches stand alone.
+    """
+
+    nats: Tensor
+    penalty: Tensor | float = 0.0
+    carried: Sequence[tuple[Tensor, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of the validation text.
+
+    Args:
+        loss: what must fall: it decides which weights are kept, and what the learning rate does.
+        shown: measures by name, in a record with "valid_" before.
+    """
+
+    loss: float
+    shown: dict[str, float]
+
+
+class Task(Protocol):
+    """An experiment with its data.
+
+    Attributes:
+        name: as a run's `task` has it.
+        data, model: the classes of a run's sections `data` and `model`.
+        measure: which of a score's measures a person is told.
+        unit: what is counted, as "tokens".
+        files: what a run holds beside configuration and weights.
+    """
+
+    name: ClassVar[str]
+    data: ClassVar[type]
+    model: ClassVar[type]
+    measure: ClassVar[str]
+    unit: ClassVar[str]
+    files: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def open(cls, data: Any, folder: Path | str, run: Path | None = None) -> "Task":
+        """Read the data in `folder` as the section `data` says, with what a run holds that has begun. Raises: DataError."""
+        ...
+
+    @staticmethod
+    def load(folder: Path, model: Any, backend: str) -> tuple[nn.Module, Any]:
+        """A run's model in evaluation mode, and what its files hold beside; `model` is its section. Raises: CheckpointError."""
+        ...
+
+    def complete(self, model: Any) -> Any:
+        """The section `model` with all that follows from the data, as a vocabulary's size."""
+        ...
+
+    def build(self, model: Any, backend: str) -> nn.Module:
+        """A model of a completed section."""
+        ...
+
+    def checksum(self) -> int:
+        """Of what is trained on."""
+        ...
+
+    def write(self, folder: Path) -> None:
+        """Write `files` into a run that begins."""
+        ...
+
+    def cache(self, folder: Path) -> None:
+        """Keep in a run what was computed of the data, where that is worth it; nothing is lost with it."""
+        ...
+
+    def batches(self, training: TrainingConfig, epoch: int) -> Batches:
+        """Of an epoch, from 1: they depend on the seed and the epoch alone."""
+        ...
+
+    def loss(
+        self, model: nn.Module, training: TrainingConfig, batch: Any, carried: Any, divisor: float, device: torch.device
+    ) -> Loss:
+        """Of a batch, or of this process's part of one; `carried` is what the last batch's loss has."""
+        ...
+
+    def score(self, model: nn.Module, training: TrainingConfig) -> Score:
+        """The validation text's. Raises: CheckpointError: it is not finite."""
+        ...
+
+    def shown(self, nats: float) -> dict[str, float]:
+        """Measures that a mean training loss gives, by name, in a record with "train_" before."""
+        ...

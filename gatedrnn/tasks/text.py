@@ -1,0 +1,19 @@
+"""What several tasks do with arrays of tokens."""
+
+import zlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def checksum(tokens: np.ndarray, before: int = 0) -> int:
+    """CRC-32 of a token array, which may be a memory map, after what `before` is the checksum of."""
+    for start in range(0, len(tokens), 1 << 22):
+        before = zlib.crc32(np.ascontiguousarray(tokens[start : start + (1 << 22)]).tobytes(), before)
+    return before
+
+
+def on(device: torch.device, array: np.ndarray) -> Tensor:
+    """An array as a tensor there."""
+    return torch.from_numpy(array).contiguous().to(device)
