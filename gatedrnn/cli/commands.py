@@ -24,14 +24,10 @@ from gatedrnn.cli.text import GO_ON, INTERRUPTED, STATES
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import to_json
-from gatedrnn.data import (
-    EOS,
-    Corpus,
-    write_corpus,
-)
+from gatedrnn.data import EOS, Corpus, find_splits
 from gatedrnn.data.text import rereadable
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
-from gatedrnn.tasks import LanguageModelling
+from gatedrnn.tasks import TASKS, LanguageModelling
 from gatedrnn.training.run import TOKENS_FOLDER, Run, checkpoints, load_run
 
 Options = Any
@@ -39,7 +35,6 @@ Options = Any
 
 def train(options: Options) -> int:
     """`gatedrnn train`."""
-    from gatedrnn.models import LanguageModelConfig
     from gatedrnn.training.config import RunConfig
     from gatedrnn.training.run import check_begun, check_free, continued
 
@@ -52,8 +47,8 @@ def train(options: Options) -> int:
     goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
     cell = sections["model"]["cell"]  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
-    sections["model"] = LanguageModelConfig.without_unread(sections["model"], left)
-    config = _absolute(from_dict(RunConfig, sections, ""))
+    sections["model"] = RunConfig.types({"task": options.task})["model"].without_unread(sections["model"], left)
+    config = _absolute(from_dict(RunConfig, {**sections, "task": options.task}, ""))
     data = config.data.folder
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
@@ -79,7 +74,7 @@ def train(options: Options) -> int:
 def _absolute(config: Any) -> Any:
     """The configuration with its paths absolute, so that a run can be gone on with from another folder."""
     data = config.data
-    known = {name: getattr(data, name) for name in ("folder", "tokenizer") if getattr(data, name) is not None}
+    known = {name: path for name in ("folder", "tokenizer") if (path := getattr(data, name, None)) is not None}
     absolute = {name: str(Path(path).absolute()) for name, path in known.items()}
     return replace(config, data=replace(data, **absolute))
 
@@ -95,33 +90,30 @@ def _train(config: Any, out: Path, options: Options) -> int:
 
     data = config.data.folder
     if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
-        _write_text(out, config.training.seed)
+        _make_text(out, config)
     console = Console(stderr=options.json, quiet=_rank() > 0)
     begun = bool(checkpoints(out))
     with console.status("reading the text"):
-        task = LanguageModelling.open(config.data, data or out / "text", out if begun else None)
+        task = TASKS[config.task].open(config.data, data or out / "text", out if begun else None)
         task.cache(out / TOKENS_FOLDER)
-    corpus = task.corpus
-    _describe(
-        console,
-        corpus,
-        f"{'going on with' if begun else 'training'} {config.model.cell} {'in' if begun else 'into'} {out}",
-    )
+    doing = f"{'going on with' if begun else 'training'} {config.model.cell} {'in' if begun else 'into'} {out}"
+    for line in (task.describe(), doing):
+        console.print(line, highlight=False, soft_wrap=True)
     with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs, task) as display:
         outcome = run_training(config, task, out, display, resume=options.resume)
     if _rank() > 0:
         return INTERRUPTED if outcome.stopped == "interrupted" else 0
-    run = load_run(out)
-    scores: dict[str, Any] = {"run": str(out), "epochs": outcome.epochs, "best_valid_perplexity": outcome.best}
+    measure, model = task.measure, load_run(out, None).model
+    scores: dict[str, Any] = {"run": str(out), "epochs": outcome.epochs, f"best_valid_{measure}": outcome.best}
     scores["stopped"] = outcome.stopped
-    if "test" in corpus.files and outcome.stopped != "interrupted":
-        scores["test_perplexity"] = _evaluate(run, corpus["test"], config.training.evaluation_batch_size).perplexity
+    tested = "test" in task.splits and outcome.stopped != "interrupted"
+    if tested:
+        scores[f"test_{measure}"] = task.score(model, config.training, "test").shown[measure]
     if options.json:
         print(to_json(scores))
     else:
-        test = f", test {scores['test_perplexity']:.2f}" if "test_perplexity" in scores else ""
-        best = outcome.best
-        valid = "not yet validated" if best is None else f"best valid perplexity {best:.2f}{test}"
+        test = f", test {scores[f'test_{measure}']:.2f}" if tested else ""
+        valid = "not yet validated" if outcome.best is None else f"best valid {measure} {outcome.best:.2f}{test}"
         console.print(f"{outcome.stopped}: {valid}; the run is in {out}", highlight=False, soft_wrap=True)
     if outcome.stopped != "interrupted":
         return 0
@@ -135,8 +127,11 @@ def evaluate(options: Options) -> None:
     from gatedrnn.tasks.dynamic import Dynamic
 
     cache, dynamic = _chosen(options, "cache", Cache), _chosen(options, "dynamic", Dynamic)
-    run = load_run(options.run)
-    path: Any = rereadable(options.data)
+    run = load_run(options.run, None)
+    if run.config.task == "inference":
+        _evaluate_pairs(run, options)
+        return
+    path: Any = rereadable(options.data) if options.data else own_text(run)["test"]
     corpus = Corpus({"text": path}, run.vocabulary, empty_lines=run.config.data.empty_lines)
     result = _evaluate(run, corpus["text"], options.batch_size, reset=options.reset, cache=cache, dynamic=dynamic)
     found: dict[str, Any] = asdict(result)
@@ -159,6 +154,33 @@ def evaluate(options: Options) -> None:
         if what
     ]
     print("; ".join([state, *added, f"{corpus.unknown['text']} tokens ({share:.1f} %) are <unk>"]))
+
+
+def _evaluate_pairs(run: Run, options: Options) -> None:
+    """Accuracy by number of operators."""
+    from gatedrnn.data.labelled import LabelledPairs
+    from gatedrnn.data.logic import read_pairs
+    from gatedrnn.tasks.inference import accuracy
+
+    for name in ("cache", "dynamic", "reset"):
+        if options[name]:
+            rule = f"is read by runs of {LanguageModelling.name} only"
+            raise ArgumentError(f"--{name}", rule, f"a run of {run.config.task}", f"Drop --{name}")
+    paths: Any = [rereadable(options.data)] if options.data else own_text(run)["test"]
+    pairs = LabelledPairs([pair for path in paths for pair in read_pairs(path)], run.vocabulary)
+    if not len(pairs):
+        raise DataError(str(paths[0]), "must hold at least one pair", "none", "Check the file")
+    result = accuracy(run.model, pairs)
+    if options.json:
+        print(to_json(asdict(result)))
+        return
+    print(f"accuracy {result.accuracy:.2f} %  loss {result.loss_nats:.5f} nats a pair  {result.pairs} pairs")
+    table = Table(title=f"the most frequent label alone: {result.majority:.2f} %")
+    for column in ("operators", "accuracy", "pairs"):
+        table.add_column(column, justify="right")
+    for number, found in result.by_operators.items():
+        table.add_row(str(number), f"{found['accuracy']:.2f}", f"{found['pairs']:,}")
+    Console().print(table)
 
 
 def generate(options: Options) -> None:
@@ -264,12 +286,24 @@ def _go_on(out: Path, options: Options) -> str:
     return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume` goes on"
 
 
-def _write_text(out: Path, seed: int) -> None:
-    """Write the built-in grammar's text into a run, whole or not at all; one that is there already must be the same."""
+def own_text(run: Run) -> dict[str, Any]:
+    """Files of a run's own data by split. Raises: DataError: they are gone, or there is no test text."""
+    from gatedrnn.data.labelled import find_pairs
+
+    folder = run.config.data.folder or run.folder / "text"
+    found = find_pairs(folder) if run.config.task == "inference" else find_splits(folder)
+    if "test" not in found:
+        raise DataError(str(folder), "must hold a test text", ", ".join(found), "Name another by --data")
+    return found
+
+
+def _make_text(out: Path, config: Any) -> None:
+    """Write what a task makes itself into a run, whole or not at all; what is there already must be the same."""
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out, prefix=".text.", suffix=".writing") as folder:
         new, text = Path(folder) / "text", out / "text"
-        write_corpus(new, seed)
+        new.mkdir()
+        TASKS[config.task].make(new, config.training.seed)
         with suppress(OSError):  # one is there
             new.rename(text)
             return
@@ -280,18 +314,6 @@ def _write_text(out: Path, seed: int) -> None:
             raise DataError(
                 str(text), "must not exist yet", "another text", "Train on it by --data, or choose another --out"
             )
-
-
-def _describe(console: Console, corpus: Corpus, doing: str) -> None:
-    parts = [f"{split} {size:,}" for split, size in corpus.sizes.items()]
-    named = {"word": "words", "char": "characters", "subword": "subwords"}[corpus.vocabulary.level]
-    unknown = 100 * corpus.unknown["valid"] / corpus.sizes["valid"]
-    console.print(
-        f"tokens: {', '.join(parts)}; {len(corpus.vocabulary):,} {named} ({unknown:.1f} % of valid is <unk>)",
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(doing, highlight=False, soft_wrap=True)
 
 
 def _free(path: Path) -> Path:

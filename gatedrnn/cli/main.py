@@ -60,8 +60,8 @@ class _Parser(ArgumentParser):
         return super()._get_values(action, arg_strings)  # type: ignore[misc]
 
 
-def build_parser() -> ArgumentParser:
-    """The parser of every command."""
+def build_parser(task: str = "language_modelling") -> ArgumentParser:
+    """The parser of every command, that of `train` for a task."""
     set_loader(_READING, parse_yaml, (yaml.YAMLError,))
     parser = _Parser(
         prog="gatedrnn",
@@ -71,7 +71,7 @@ def build_parser() -> ArgumentParser:
     commands = parser.add_subcommands(dest="command", metavar="COMMAND", required=True)
     for name, (fill, text) in COMMANDS.items():
         child = _Parser(description=f"gatedrnn {name}: {text}.")
-        fill(child)
+        fill(child, task) if name == "train" else fill(child)
         child.add_argument("--json", action="store_true", help="machine-readable output")
         child.add_argument(
             "--import", dest="imported", metavar="FILE", help="Python file with cells of your own; repeatable"
@@ -200,6 +200,30 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
     return again, {key for key in keys if "." in key}, cells, files
 
 
+def _task(arguments: list[str]) -> str:
+    """The task of `train`: that of `--task`, of the last `--config` that names one, or of the run in `--out`."""
+    from gatedrnn.tasks import TASKS
+
+    said, options = "language_modelling", dict[str, list[str]]()
+    for k, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        options.setdefault(name, []).append(value if equals else "".join(arguments[k + 1 : k + 2]))
+    if "--resume" in options:
+        known = _task_of(Path(options.get("--out", ["."])[-1]) / "config.yaml")
+        said = known if known and known in TASKS else said  # a damaged file is named where the run is read
+    for path in options.get("--config", []):
+        said = _task_of(path) or said
+    return options.get("--task", [said])[-1]
+
+
+def _task_of(file: Any) -> str | None:
+    """What a run's YAML, or its text, says of its task."""
+    with suppress(GatedRNNError, OSError, yaml.YAMLError, ValueError):
+        values = read_yaml(Path(file)) if Path(file).is_file() else parse_yaml(str(file))
+        return values.get("task") if isinstance(values, dict) else None
+    return None
+
+
 def _keys(prefix: str, values: Any) -> set[str]:
     """Keys of a mapping and of those in it; none of what is no mapping."""
     each = values.items() if isinstance(values, dict) else ()
@@ -213,8 +237,8 @@ def _mapping(value: str) -> Any:
         return read_yaml(Path(values)) if isinstance(values, str) else values
 
 
-def _parsed(arguments: list[str]) -> Any:
-    parser = build_parser()
+def _parsed(arguments: list[str], task: str) -> Any:
+    parser = build_parser(task)
     try:
         return parser.parse_args(arguments)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -232,7 +256,9 @@ def _dispatch(arguments: list[str]) -> int:
         arguments = _without_imports(arguments)
     if arguments[:1] == ["train"]:
         arguments, given, cells, _files = _given(_as_keys(arguments))  # files that are kept as long as `_files` is
-    parsed = _parsed(arguments)
+        parsed = _parsed(arguments, _task(arguments))
+    else:
+        parsed = _parsed(arguments, "language_modelling")
     options: Namespace = parsed[parsed.command]
     options["given"], options["cells"] = given, cells
     options["said"] = said

@@ -20,11 +20,14 @@ def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the grammar's text and the training")
 
 
-def _train(parser: ArgumentParser) -> None:
-    from gatedrnn.data import DataConfig
-    from gatedrnn.models import LanguageModelConfig
-    from gatedrnn.training.config import TrainingConfig
+def _train(parser: ArgumentParser, task: str) -> None:
+    from gatedrnn.tasks import TASKS
+    from gatedrnn.tasks.config import TrainingConfig
 
+    kind = TASKS[task]
+    parser.add_argument(
+        "--task", metavar="NAME", default=task, help=f"{', '.join(TASKS)} [of the configuration, or the first]"
+    )
     parser.add_argument("--config", action=ActionConfigFile, help="a run's YAML with the sections below")
     parser.add_argument("--out", metavar="RUN", type=str | None, help="a new folder [runs/<name of the data>]")
     parser.add_argument(
@@ -32,9 +35,9 @@ def _train(parser: ArgumentParser) -> None:
         action="store_true",
         help="go on with the run in --out where it was; start it if it is not there yet",
     )
-    parser.add_argument("--data", type=DataConfig, default=DataConfig())
-    parser.add_argument("--model", type=LanguageModelConfig, default=LanguageModelConfig())
-    parser.add_argument("--training", type=TrainingConfig, default=TrainingConfig())
+    parser.add_argument("--data", type=kind.data, default=kind.data())
+    parser.add_argument("--model", type=kind.model, default=kind.model())
+    parser.add_argument("--training", type=TrainingConfig, default=kind.training)
     shown = parser._option_string_actions["--data"]  # whose own help names a file: `_data_folder` takes a folder
     shown.metavar, shown.help = "DIR", "folder with train.txt and so on: the same as --data.folder DIR"
 
@@ -48,7 +51,9 @@ def _text_argument(parser: ArgumentParser) -> None:
 def _evaluate(parser: ArgumentParser) -> None:
     _run_argument(parser)
     parser.add_argument(
-        "--data", metavar="FILE", required=True, help="text, one sentence a line, .gz too; - for standard input"
+        "--data",
+        metavar="FILE",
+        help="text, one sentence a line, .gz too; - for standard input [the run's own test text]",
     )
     parser.add_argument(
         "--batch-size", type=int, default=1, help="1 is exact; more is faster, each stretch starts afresh"
@@ -240,11 +245,11 @@ def _explain(parser: ArgumentParser) -> None:
     parser.add_argument("--kernel", action="store_true", help="print the CPU kernel that is compiled from the step")
 
 
-COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "demo": (_demo, "train on the built-in grammar and draw its trees: report.html, results.json"),
     "train": (
         _train,
-        "train a language model: --data DIR with train.txt, valid.txt, test.txt (else the built-in grammar)",
+        "train a language model: --data DIR with train.txt, valid.txt, test.txt (else the built-in grammar); or another --task",
     ),
     "evaluate": (_evaluate, "exact perplexity of a text"),
     "surprisal": (_surprisal, "surprisal of each word of a text in bits, and its distance"),

@@ -60,3 +60,24 @@ class DataConfig:
         if self.vocabulary_size is not None and self.tokenizer is not None:
             got = f"vocabulary_size={self.vocabulary_size}, tokenizer={self.tokenizer}"
             raise ArgumentError("data.vocabulary_size", "is the tokenizer's if one is given", got, "Leave one out")
+
+
+@dataclass(frozen=True)
+class PairDataConfig:
+    """The section `data` of a run that classifies pairs.
+
+    Args:
+        folder: with train.tsv, valid.tsv or dev.tsv, and test*.tsv if there are any (.gz too); none for made formulae.
+        operators: pairs of more are left out of training and validation; none for all.
+
+    Raises: ArgumentError: a value is out of range.
+    """
+
+    folder: str | None = None
+    operators: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.folder == "":
+            raise ArgumentError("data.folder", "must be a path", "an empty one", "Name one, or leave it out")
+        if self.operators is not None:
+            positive_int("data.operators", self.operators, minimum=0)

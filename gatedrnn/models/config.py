@@ -1,4 +1,4 @@
-"""What a language model is made of."""
+"""What models are made of."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
@@ -15,7 +15,75 @@ OLD_KEYS = ("chunk_size", "split_points", "peephole", "reset_after", "nonlineari
 
 
 @dataclass(frozen=True)
-class LanguageModelConfig:
+class CellSection:
+    """What sections of a configuration have in common that name a cell, its options and its gates, widths and dropouts."""
+
+    def _check(self: Any) -> None:
+        """Fill in the cell's options. Raises: ArgumentError: a value is out of range or is not read by the cell."""
+        if self.cell not in CELLS:
+            advice = f"{nearest(str(self.cell), CELLS)} One of your own: give its file by --import FILE, or register it"
+            raise ArgumentError("model.cell", "must be a registered cell", repr(self.cell), advice)
+        if self.vocabulary_size is not None:
+            positive_int("model.vocabulary_size", self.vocabulary_size)
+        positive_int("model.embedding_size", self.embedding_size)
+        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        if not self.hidden_sizes:
+            raise ArgumentError("model.hidden_sizes", "must have at least one layer", "none", "Write [300, 300]")
+        for size in self.hidden_sizes:
+            positive_int("model.hidden_sizes", size)
+        for each in fields(self):
+            if each.name.endswith("_dropout"):
+                probability(f"model.{each.name}", getattr(self, each.name))
+        object.__setattr__(self, "options", self._all_options())
+        if "gates" in _unread(self.cell) and self.gates not in (None, CELLS[self.cell].gates):
+            got = f"{self.gates!r} with cell={self.cell}"
+            raise ArgumentError("model.gates", "needs a cell with gates to perturb", got, "Leave it out")
+
+    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+        self.__init__(**with_options(state))  # a pickle of an earlier version has the old keys
+
+    def _all_options(self: Any) -> dict[str, Any]:
+        """Every option of the cell. Raises: ArgumentError: one is unknown, another cell's, or not of its default's type."""
+        cell = CELLS[self.cell]
+        found = cell.options | cell.advised
+        for name, value in convert(dict[str, Any], self.options, "model.options").items():
+            owner = f"model.options.{name}"
+            if name in found:
+                kind = type(found[name])
+                found[name] = convert(kind, value, owner) if kind in (bool, int, float, str) else value
+                continue
+            others = [other for _, other in CELLS.items() if name in other.options]
+            if not others:
+                advice = nearest(str(name), cell.options) if cell.options else f"{self.cell} has no options"
+                raise ArgumentError(owner, "unknown key", None, advice)
+            if all(value not in (other.options[name], other.advised.get(name)) for other in others):
+                rule = f"is read by {', '.join(other.name for other in others)} only"
+                raise ArgumentError(owner, rule, f"{value!r} with cell={self.cell}", "Leave it out")
+        return found
+
+    @classmethod
+    def completed(cls: Any, values: dict[str, Any]) -> dict[str, Any]:
+        """`values` as they are now written, with what `gates` leaves open from the cell, as a G²-LSTM's temperature."""
+        values = with_options(values)
+        gates, cell = values.get("gates"), values.get("cell", cls.cell)
+        if not isinstance(gates, dict) or not isinstance(cell, str) or cell not in CELLS:
+            return values
+        return {**values, "gates": to_dict(CELLS[cell].gates) | gates}
+
+    @classmethod
+    def without_unread(cls: Any, values: dict[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
+        """`values` without those, among `names` ("options.chunk_size") [all], that their cell does not read."""
+        values = with_options(values)
+        unread = _unread(values.get("cell", cls.cell))
+        left = unread if names is None else unread.intersection(names)
+        kept = {key: value for key, value in values.items() if key not in left}
+        if isinstance(kept.get("options"), dict):
+            kept["options"] = {key: value for key, value in kept["options"].items() if f"options.{key}" not in left}
+        return kept
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig(CellSection):
     """A recurrent language model.
 
     Args:
@@ -49,70 +117,56 @@ class LanguageModelConfig:
     weight_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.cell not in CELLS:
-            advice = f"{nearest(str(self.cell), CELLS)} One of your own: give its file by --import FILE, or register it"
-            raise ArgumentError("model.cell", "must be a registered cell", repr(self.cell), advice)
-        if self.vocabulary_size is not None:
-            positive_int("model.vocabulary_size", self.vocabulary_size)
-        positive_int("model.embedding_size", self.embedding_size)
-        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
-        if not self.hidden_sizes:
-            raise ArgumentError("model.hidden_sizes", "must have at least one layer", "none", "Write [300, 300]")
-        for size in self.hidden_sizes:
-            positive_int("model.hidden_sizes", size)
-        for each in fields(self):
-            if each.name.endswith("_dropout"):
-                probability(f"model.{each.name}", getattr(self, each.name))
+        self._check()
         if self.tied and self.hidden_sizes[-1] != self.embedding_size:
             got = f"hidden_sizes={list(self.hidden_sizes)}, embedding_size={self.embedding_size}"
             advice = f"End hidden_sizes with {self.embedding_size}, or set tied: false"
             raise ArgumentError("model.tied", "the last hidden size must equal the embedding size", got, advice)
-        object.__setattr__(self, "options", self._all_options())
-        if "gates" in _unread(self.cell) and self.gates not in (None, CELLS[self.cell].gates):
-            got = f"{self.gates!r} with cell={self.cell}"
-            raise ArgumentError("model.gates", "needs a cell with gates to perturb", got, "Leave it out")
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**with_options(state))  # type: ignore[misc] - a pickle of an earlier version has the old keys
 
-    def _all_options(self) -> dict[str, Any]:
-        """Every option of the cell. Raises: ArgumentError: one is unknown, another cell's, or not of its default's type."""
-        cell = CELLS[self.cell]
-        found = cell.options | cell.advised
-        for name, value in convert(dict[str, Any], self.options, "model.options").items():
-            owner = f"model.options.{name}"
-            if name in found:
-                kind = type(found[name])
-                found[name] = convert(kind, value, owner) if kind in (bool, int, float, str) else value
-                continue
-            others = [other for _, other in CELLS.items() if name in other.options]
-            if not others:
-                advice = nearest(str(name), cell.options) if cell.options else f"{self.cell} has no options"
-                raise ArgumentError(owner, "unknown key", None, advice)
-            if all(value not in (other.options[name], other.advised.get(name)) for other in others):
-                rule = f"is read by {', '.join(other.name for other in others)} only"
-                raise ArgumentError(owner, rule, f"{value!r} with cell={self.cell}", "Leave it out")
-        return found
+@dataclass(frozen=True)
+class PairClassifierConfig(CellSection):
+    """A classifier of pairs of sentences, by one encoder.
 
-    @staticmethod
-    def completed(values: dict[str, Any]) -> dict[str, Any]:
-        """`values` as they are now written, with what `gates` leaves open from the cell, as a G²-LSTM's temperature."""
-        values = with_options(values)
-        gates, cell = values.get("gates"), values.get("cell", LanguageModelConfig.cell)
-        if not isinstance(gates, dict) or not isinstance(cell, str) or cell not in CELLS:
-            return values
-        return {**values, "gates": to_dict(CELLS[cell].gates) | gates}
+    Args:
+        vocabulary_size: V, set from the data.
+        classes: how many labels, set from the data.
+        cell: the name of a registered cell, such as onlstm or lstm.
+        embedding_size: width of a word's embedding.
+        hidden_sizes: hidden units of each layer of the encoder, first to last.
+        bidirectional: whether each layer reads from both ends.
+        head_size: hidden units of the head; 0 for as many as the last layer's.
+        options: the cell's own, such as {chunk_size: 10}; one that is left out is the cell's default.
+        gates: temperature and noise; null, or a key left out, for what belongs to the cell.
+        embedding_dropout: probability that a word's whole embedding is dropped.
+        input_dropout: locked, on the embedded input.
+        hidden_dropout: locked, between layers.
+        head_dropout: before both layers of the head.
+        weight_dropout: on the recurrent weights, one mask a batch.
 
-    @staticmethod
-    def without_unread(values: dict[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
-        """`values` without those, among `names` ("options.chunk_size") [all], that their cell does not read."""
-        values = with_options(values)
-        unread = _unread(values.get("cell", LanguageModelConfig.cell))
-        left = unread if names is None else unread.intersection(names)
-        kept = {key: value for key, value in values.items() if key not in left}
-        if isinstance(kept.get("options"), dict):
-            kept["options"] = {key: value for key, value in kept["options"].items() if f"options.{key}" not in left}
-        return kept
+    Raises: ArgumentError: a value is out of range or is not read by the cell.
+    """
+
+    vocabulary_size: int | None = None
+    classes: int | None = None
+    cell: str = "onlstm"
+    embedding_size: int = 128
+    hidden_sizes: tuple[int, ...] = (400,)
+    bidirectional: bool = False
+    head_size: int = 0
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    gates: Gates | None = None
+    embedding_dropout: float = 0.0
+    input_dropout: float = 0.2
+    hidden_dropout: float = 0.2
+    head_dropout: float = 0.3
+    weight_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._check()
+        positive_int("model.head_size", self.head_size, minimum=0)
+        if self.classes is not None:
+            positive_int("model.classes", self.classes)
 
 
 def with_options(values: Any) -> Any:

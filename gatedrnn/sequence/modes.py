@@ -94,10 +94,9 @@ def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
 
     None where more than numbers is wanted: a gradient, graph, trace or profile, or what is done by a subclass or a mode.
     """
-    watched = (
-        dispatch_modes() or function_modes() or being_traced() or profiled() or forward_mode() or functorch_active()
-    )
-    if watched or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # which cannot see the questions below
+        return None
+    if dispatch_modes() or function_modes() or being_traced() or profiled() or forward_mode() or functorch_active():
         return None
     grad = torch.is_grad_enabled()
     found: list[Hashable] = [torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None]

@@ -1,10 +1,11 @@
 """What is trained: a task says what the loop needs of an experiment. A further one is a file and a line here."""
 
 from gatedrnn.core.registry import Registry
+from gatedrnn.tasks.inference import Inference
 from gatedrnn.tasks.language_modelling import LanguageModelling
 from gatedrnn.tasks.task import Task
 
-TASKS: Registry[type[Task]] = Registry("task", {LanguageModelling.name: LanguageModelling})
+TASKS: Registry[type[Task]] = Registry("task", {each.name: each for each in (LanguageModelling, Inference)})
 """By name."""
 
-__all__ = ["TASKS", "LanguageModelling", "Task"]
+__all__ = ["TASKS", "Inference", "LanguageModelling", "Task"]

@@ -1,6 +1,7 @@
 """Language modelling: predict each token of a text, the state carried over windows or afresh for each sentence."""
 
 import math
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from gatedrnn.core.errors import CheckpointError
-from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits
+from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits, write_corpus
 from gatedrnn.data.batching import SentenceBatches, StreamBatches, Window, window_lengths
 from gatedrnn.data.vocabulary import TOKENIZER_FILE, VOCABULARY_FILE
 from gatedrnn.models import LanguageModel, LanguageModelConfig
@@ -30,6 +31,7 @@ class LanguageModelling:
     measure: ClassVar[str] = "perplexity"
     unit: ClassVar[str] = "tokens"
     files: ClassVar[tuple[str, ...]] = (VOCABULARY_FILE, TOKENIZER_FILE)
+    training: ClassVar[TrainingConfig] = TrainingConfig()
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
@@ -43,6 +45,11 @@ class LanguageModelling:
         return cls(Corpus(find_splits(folder), known, **reading))
 
     @staticmethod
+    def make(folder: Path, seed: int) -> None:
+        """Write a text of the built-in grammar."""
+        write_corpus(folder, seed)
+
+    @staticmethod
     def load(folder: Path, model: LanguageModelConfig, backend: str) -> tuple[LanguageModel, Vocabulary]:
         """A run's model and vocabulary. Raises: CheckpointError: the vocabulary is of another size than the model's."""
         vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
@@ -53,6 +60,19 @@ class LanguageModelling:
             )
             raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
         return LanguageModel.from_pretrained(folder, backend=backend), vocabulary
+
+    @property
+    def splits(self) -> Collection[str]:
+        """Those that there are."""
+        return self.corpus.files
+
+    def describe(self) -> str:
+        """Tokens by split, and the vocabulary's size."""
+        corpus = self.corpus
+        parts = ", ".join(f"{split} {size:,}" for split, size in corpus.sizes.items())
+        named = {"word": "words", "char": "characters", "subword": "subwords"}[corpus.vocabulary.level]
+        unknown = 100 * corpus.unknown["valid"] / corpus.sizes["valid"]
+        return f"tokens: {parts}; {len(corpus.vocabulary):,} {named} ({unknown:.1f} % of valid is <unk>)"
 
     def complete(self, model: LanguageModelConfig) -> LanguageModelConfig:
         """With the vocabulary's size."""
@@ -99,9 +119,9 @@ class LanguageModelling:
         output = model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
         return Loss(output.loss, penalties(training, output, lengths_B), output.states)
 
-    def score(self, model: nn.Module, training: TrainingConfig) -> Score:
+    def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
         """Perplexity, the state carried."""
-        tokens, size = self.corpus["valid"], training.evaluation_batch_size
+        tokens, size = self.corpus[split], training.evaluation_batch_size
         found = evaluate(model, tokens, self.corpus.vocabulary, batch_size=size)
         return Score(found.loss_nats, {"loss_nats": found.loss_nats, "perplexity": found.perplexity})
 

@@ -1,6 +1,6 @@
 """What the training loop needs of an experiment, and nothing more; it never asks which one it is."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -74,6 +74,7 @@ class Task(Protocol):
         measure: which of a score's measures a person is told.
         unit: what is counted, as "tokens".
         files: what a run holds beside configuration and weights.
+        training: how it is trained unless told otherwise.
     """
 
     name: ClassVar[str]
@@ -82,6 +83,7 @@ class Task(Protocol):
     measure: ClassVar[str]
     unit: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
+    training: ClassVar[TrainingConfig]
 
     @classmethod
     def open(cls, data: Any, folder: Path | str, run: Path | None = None) -> "Task":
@@ -89,8 +91,22 @@ class Task(Protocol):
         ...
 
     @staticmethod
+    def make(folder: Path, seed: int) -> None:
+        """Write a folder of data that needs no download."""
+        ...
+
+    @staticmethod
     def load(folder: Path, model: Any, backend: str) -> tuple[nn.Module, Any]:
         """A run's model in evaluation mode, and what its files hold beside; `model` is its section. Raises: CheckpointError."""
+        ...
+
+    @property
+    def splits(self) -> Collection[str]:
+        """Names of the splits: train, valid and perhaps test."""
+        ...
+
+    def describe(self) -> str:
+        """What is read, in a line."""
         ...
 
     def complete(self, model: Any) -> Any:
@@ -123,8 +139,8 @@ class Task(Protocol):
         """Of a batch, or of this process's part of one; `carried` is what the last batch's loss has."""
         ...
 
-    def score(self, model: nn.Module, training: TrainingConfig) -> Score:
-        """The validation text's. Raises: CheckpointError: it is not finite."""
+    def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
+        """A split's. Raises: CheckpointError: it is not finite."""
         ...
 
     def shown(self, nats: float) -> dict[str, float]:

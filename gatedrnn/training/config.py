@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gatedrnn.core.config import from_dict
+from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError
 from gatedrnn.core.files import read_yaml
 from gatedrnn.data import DataConfig
@@ -39,8 +39,10 @@ class RunConfig:
 
     @staticmethod
     def completed(values: dict[str, Any]) -> dict[str, Any]:
-        """`values` with every section."""
-        return {"data": {}, "model": {}, **values}
+        """`values` with every section, that of the training as the task has it where nothing is said."""
+        told = values.get("training", {})
+        own = to_dict(TASKS[values.get("task", RunConfig.task)].training)
+        return {"data": {}, "model": {}, **values, "training": own | told if isinstance(told, dict) else told}
 
 
 def read_run_config(path: Path, written: bool = False) -> RunConfig:

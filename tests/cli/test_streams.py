@@ -430,7 +430,7 @@ def test_an_interrupt_before_the_first_step_leaves_no_run(work, tmp_path, monkey
     def stops(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gatedrnn.cli.commands.find_splits", stops)
+    monkeypatch.setattr("gatedrnn.tasks.language_modelling.find_splits", stops)
     arguments = ["train", "--config", work / "run.yaml", "--data", work / "text", "--out", tmp_path / "run"]
     assert fails(*arguments, code=130) == "gatedrnn: interrupted\n"
     assert not (tmp_path / "run").exists()

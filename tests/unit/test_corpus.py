@@ -155,11 +155,11 @@ def read_side_by_side(n, batch_size, sequence_length):
     assert all(w.inputs_TB.shape == w.targets_TB.shape and w.inputs_TB.dtype == np.int64 for w in found)
     assert all(len(w.inputs_TB) == sequence_length for w in found[:-1])
     assert 1 <= len(found[-1].inputs_TB) <= sequence_length
-    assert all(w.tokens == (w.targets_TB != PAD_TARGET).sum() for w in found)
+    assert all(w.count == (w.targets_TB != PAD_TARGET).sum() for w in found)
     return (
         np.concatenate([w.inputs_TB for w in found]),
         np.concatenate([w.targets_TB for w in found]),
-        sum(w.tokens for w in found),
+        sum(w.count for w in found),
     )
 
 
@@ -184,7 +184,7 @@ def test_windows_by_hand():
     assert first.targets_TB.tolist() == [[5, 8], [6, 9]]
     assert second.inputs_TB.tolist() == [[6, 1]]
     assert second.targets_TB.tolist() == [[7, PAD_TARGET]]
-    assert (first.tokens, second.tokens) == (4, 1)
+    assert (first.count, second.count) == (4, 1)
 
 
 @pytest.mark.parametrize(("batch_size", "sequence_length", "name"), [(0, 5, "batch_size"), (5, 0, "sequence_length")])

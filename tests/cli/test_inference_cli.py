@@ -1,0 +1,111 @@
+"""`gatedrnn train --task inference` and what works on such a run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from terminal import fails, record, works
+
+from gatedrnn.data.logic import make_pairs, write_pairs
+from gatedrnn.training.run import read_metrics
+
+SMALL = [
+    "--model.embedding_size",
+    "8",
+    "--model.hidden_sizes",
+    "[8]",
+    "--model.cell",
+    "lstm",
+    "--training.device",
+    "cpu",
+]
+TRAIN = ["train", "--task", "inference", *SMALL, "--training.epochs", "1", "--training.batch_size", "16"]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    for split, seed in (("train", 1), ("dev", 2), ("test", 3)):
+        write_pairs(folder / f"{split}.tsv", make_pairs(100, seed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(pairs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    scores = record(*TRAIN, "--data", pairs, "--out", out)
+    assert 0 < scores["best_valid_accuracy"] < 100 and 0 < scores["test_accuracy"] < 100
+    return out
+
+
+def test_evaluate_scores_by_the_run_s_own_task(run, pairs):
+    found = record("evaluate", run)
+    assert found == record("evaluate", run, "--data", pairs / "test.tsv") and found["pairs"] == 100
+    assert set(found) == {"accuracy", "loss_nats", "pairs", "majority", "by_operators"}
+    shown = works("evaluate", run)
+    assert f"accuracy {found['accuracy']:.2f} %" in shown and "operators" in shown
+
+
+def test_without_data_it_trains_on_formulae_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("gatedrnn.tasks.inference._MADE", {s: (60, range(3)) for s in ("train", "valid", "test")})
+    works(*TRAIN, "--out", tmp_path / "run")
+    assert record("evaluate", tmp_path / "run")["pairs"] == 60
+    works("train", "--out", tmp_path / "run", "--resume", "--training.epochs", "2")  # which task, the run says
+    assert len(read_metrics(tmp_path / "run")) == 2
+
+
+def test_a_configuration_names_its_task(run, pairs, tmp_path):
+    works("train", "--config", run / "config.yaml", "--data", pairs, "--out", tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
+def test_two_processes_have_the_losses_of_one(pairs, tmp_path):
+    found = []
+    for processes in (1, 2):
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if processes == 2 else []
+        plain = ["--model.input_dropout=0", "--model.head_dropout=0", "--training.epochs", "2"]
+        command = [sys.executable, *torchrun, "-m", "gatedrnn.cli.main", *TRAIN, *plain, "--data", str(pairs)]
+        out = tmp_path / str(processes)
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*command, "--out", str(out)], capture_output=True, text=True, timeout=240, env=environment
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(read_metrics(out))
+    for one, two in zip(*found, strict=True):
+        for key in ("train_loss_nats", "valid_loss_nats"):
+            assert two[key] == pytest.approx(one[key], abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["parse", "RUN", "-"], "must be a run of language_modelling; got one of inference"),
+        (["generate", "RUN"], "must be a run of language_modelling; got one of inference"),
+        (["evaluate", "RUN", "--cache"], "--cache: is read by runs of language_modelling only"),
+        (["evaluate", "RUN", "--data", "nothing.tsv"], "nothing.tsv"),
+        (["train", "--task", "inferense"], "Did you mean 'inference'"),
+        (["train", "--resume", "--out", "RUN", "--task", "language_modelling"], "task: must be as in the run"),
+    ],
+)
+def test_what_does_not_fit_is_one_clear_line(run, arguments, words):
+    assert words in fails(*(run if each == "RUN" else each for each in arguments))
+
+
+def test_malformed_pairs_are_named(pairs, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for name in ("train", "dev"):
+        (text / f"{name}.tsv").write_text((pairs / f"{name}.tsv").read_text())
+    with (text / "train.tsv").open("a") as stream:
+        stream.write("1\t=\t( not a\ta\n")
+    line = fails(*TRAIN, "--data", text, "--out", tmp_path / "run")
+    assert "train.tsv, line 101, left side: must be a formula; got token 3: 1 brackets are open at the end" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_evaluate_takes_the_run_s_own_test_text_for_language_models_too(work, tmp_path):
+    found = json.loads(works("evaluate", work / "run", "--json"))
+    assert found == record("evaluate", work / "run", "--data", work / "text" / "test.txt")
