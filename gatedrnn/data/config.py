@@ -81,3 +81,46 @@ class PairDataConfig:
             raise ArgumentError("data.folder", "must be a path", "an empty one", "Name one, or leave it out")
         if self.operators is not None:
             positive_int("data.operators", self.operators, minimum=0)
+
+
+@dataclass(frozen=True)
+class ParallelDataConfig:
+    """The section `data` of a run that translates.
+
+    Args:
+        folder: with train.SOURCE and train.TARGET, valid (dev, val) and test likewise, or train.tsv and so on with the source
+            before a tab (.gz too); none for the built-in pair of languages.
+        source: code of the language that is read, the ending of its files.
+        target: of the language that is written.
+        level: subword (byte-level BPE) or word (at white space).
+        joint: one vocabulary for both sides.
+        vocabulary_size: how many subwords at most to learn [8000].
+        min_count: words rarer than this become <unk> [2].
+        longest: pairs of more tokens on a side, its end included, are not trained on.
+
+    Raises: ArgumentError: a value is out of range, or of no use at this level.
+    """
+
+    folder: str | None = None
+    source: str = "vf"
+    target: str = "en"
+    level: str = "subword"
+    joint: bool = True
+    vocabulary_size: int | None = None
+    min_count: int | None = None
+    longest: int = 100
+
+    def __post_init__(self) -> None:
+        DataConfig(self.folder, self.level, self.min_count, self.vocabulary_size)
+        one_of("data.level", self.level, ("word", "subword"))
+        positive_int("data.longest", self.longest)
+        for name in ("source", "target"):
+            code = getattr(self, name)
+            if not code or "/" in code or "\0" in code:
+                raise ArgumentError(f"data.{name}", "must be a language's code", repr(code), "Write de")
+        if self.source == self.target:
+            rule = "must be another language than data.source"
+            raise ArgumentError("data.target", rule, repr(self.target), "Name the other one")
+        if self.folder is None and (self.source, self.target) not in (("vf", "en"), ("en", "vf")):
+            got = f"{self.source} to {self.target} without a folder"
+            raise ArgumentError("data.source", "is vf or en in the built-in pair of languages", got, "Add --data DIR")

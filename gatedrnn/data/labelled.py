@@ -12,6 +12,7 @@ import numpy as np
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.data.logic import LABELS, Pair
+from gatedrnn.data.ragged import Ragged, by_length
 from gatedrnn.data.vocabulary import Vocabulary
 
 
@@ -56,10 +57,8 @@ class LabelledPairs:
     """
 
     def __init__(self, pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
-        sides = [text.split(" ") for pair in pairs for text in (pair.left, pair.right)]
-        self.tokens = np.fromiter((vocabulary.ids.get(word, 0) for side in sides for word in side), np.int32)
-        self.ends = np.cumsum([len(side) for side in sides], dtype=np.int64)
-        self.lengths = np.diff(self.ends, prepend=0).reshape(-1, 2)
+        self.left = Ragged(vocabulary.encode(pair.left.split(" ")) for pair in pairs)
+        self.right = Ragged(vocabulary.encode(pair.right.split(" ")) for pair in pairs)
         self.labels = np.array([LABELS.index(pair.label) for pair in pairs], np.int64)
         self.operators = np.array([pair.operators for pair in pairs], np.int64)
 
@@ -68,22 +67,12 @@ class LabelledPairs:
 
     def batch(self, chosen: np.ndarray) -> PairBatch:
         """These pairs, by number."""
-        left_B, right_B = self.lengths[chosen].T
-        sides = self._side(2 * chosen, left_B), self._side(2 * chosen + 1, right_B)
-        return PairBatch(*sides, left_B, right_B, self.labels[chosen])
-
-    def _side(self, numbers: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        ids = np.ones((int(lengths.max(initial=1)), len(numbers)), np.int64)
-        for b, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
-            ids[:length, b] = self.tokens[self.ends[number] - length : self.ends[number]]
-        return ids
+        (left_TB, left_B), (right_TB, right_B) = self.left.batch(chosen), self.right.batch(chosen)
+        return PairBatch(left_TB, right_TB, left_B, right_B, self.labels[chosen])
 
     def by_length(self, batch_size: int, draw: np.random.Generator | None = None) -> list[np.ndarray]:
-        """Numbers of the pairs of each batch, of about one length; with `draw`, batches and what shares one in random order."""
-        chance = np.arange(len(self)) if draw is None else draw.random(len(self))
-        order = np.lexsort((chance, self.lengths.sum(1), self.lengths.max(1)))
-        batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        return batches if draw is None else [batches[k] for k in draw.permutation(len(batches))]
+        """Numbers of the pairs of each batch, as `ragged.by_length` gives them."""
+        return by_length(np.stack([self.left.lengths_N, self.right.lengths_N], 1), batch_size, draw)
 
 
 @final

@@ -5,14 +5,14 @@ Potts (2015) write them. A world says of each of six variables whether it is tru
 bits.
 """
 
-import gzip
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from gatedrnn.core.errors import DataError
+from gatedrnn.core.files import write_text
+from gatedrnn.data.text import Kept, read_lines
 
 VARIABLES = "abcdef"
 LABELS = ("=", "<", ">", "^", "|", "v", "#")
@@ -150,29 +150,18 @@ def _random_formula(draw: random.Random, names: Sequence[str], operators: int) -
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write pairs as lines `operators label left right`, apart by tabs. Raises: DataError: the file cannot be written."""
-    from gatedrnn.core.files import write_text
-
     write_text(path, "".join(f"{p.operators}\t{p.label}\t{p.left}\t{p.right}\n" for p in pairs))
 
 
-def read_pairs(path: Path) -> Iterator[Pair]:
+def read_pairs(path: Path | Kept) -> Iterator[Pair]:
     """Pairs of a file that `write_pairs` wrote, or one like it (.gz too).
 
-    Raises: DataError: no such file, or a line that has not four columns, an unknown label or a text that is no formula; it names
-        the line and the place.
+    Raises: DataError: as `read_lines`; a line that has not four columns, an unknown label or a text that is no formula, with the
+        line and the place.
     """
-    try:
-        with _opened(path) as stream:
-            for number, line in enumerate(stream, 1):
-                if line.strip():
-                    yield _pair(f"{path}, line {number}", line.rstrip("\r\n"))
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        got = getattr(error, "strerror", None) or str(error)
-        raise DataError(str(path), "must be a readable text of pairs", got, "Check the file") from error
-
-
-def _opened(path: Path) -> TextIO:
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+    for number, line in read_lines(path):
+        if line.strip():
+            yield _pair(f"{path}, line {number}", line)
 
 
 def _pair(owner: str, line: str) -> Pair:

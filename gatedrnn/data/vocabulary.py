@@ -174,7 +174,7 @@ class Vocabulary:
         """Write `vocabulary.json` and, for subwords, `tokenizer.json` beside it, each atomically."""
         path = Path(path)
         if isinstance(self.splitter, Subwords):
-            self.splitter.save(path.with_name(TOKENIZER_FILE))
+            self.splitter.save(_tokenizer(path))
         write_json(path, {"level": self.level, "words": self.words, "counts": self.counts})
 
     @classmethod
@@ -201,7 +201,7 @@ class Vocabulary:
         return vocabulary._with_tokenizer(path) if saved.get("level") == "subword" else vocabulary
 
     def _with_tokenizer(self, path: Path) -> "Vocabulary":
-        tokenizer = path.with_name(TOKENIZER_FILE)
+        tokenizer = _tokenizer(path)
         splitter = Subwords.load(tokenizer)
         check(tokenizer)
         if splitter.words != self.words:
@@ -209,3 +209,8 @@ class Vocabulary:
             rule = f"must have the tokens of {path.name}, in their order"
             raise DataError(str(tokenizer), rule, got, "Restore the run's own file")
         return Vocabulary(self.words, self.counts, splitter)
+
+
+def _tokenizer(path: Path) -> Path:
+    """The file of subwords beside a vocabulary's: tokenizer.json, or tokenizer.source.json beside vocabulary.source.json."""
+    return path.with_name(path.name.replace("vocabulary", "tokenizer", 1))

@@ -1,10 +1,11 @@
 """Models made of layers, their configurations, saving and loading, generation, surprisal; no training, no text."""
 
-from gatedrnn.models.config import LanguageModelConfig, PairClassifierConfig
+from gatedrnn.models.config import LanguageModelConfig, PairClassifierConfig, TranslationConfig
 from gatedrnn.models.generation import generate
 from gatedrnn.models.language_model import LanguageModel, LanguageModelOutput
 from gatedrnn.models.pair_classifier import PairClassifier
 from gatedrnn.models.surprisal import surprisals
+from gatedrnn.models.translation import TranslationModel
 
 __all__ = [
     "LanguageModel",
@@ -12,6 +13,8 @@ __all__ = [
     "LanguageModelOutput",
     "PairClassifier",
     "PairClassifierConfig",
+    "TranslationConfig",
+    "TranslationModel",
     "generate",
     "surprisals",
 ]

@@ -169,6 +169,60 @@ class PairClassifierConfig(CellSection):
             positive_int("model.classes", self.classes)
 
 
+@dataclass(frozen=True)
+class TranslationConfig(CellSection):
+    """An encoder and a decoder with attention.
+
+    Args:
+        vocabulary_size: of the source, set from the data.
+        target_size: of the target's vocabulary, set from the data.
+        shared_embedding: one embedding for both sides; set from the data, where they have one vocabulary.
+        cell: the name of a registered cell, such as onlstm or lstm.
+        embedding_size: width of a token's embedding, on both sides.
+        hidden_sizes: hidden units of each layer of the encoder; the first reads from both ends.
+        decoder_sizes: hidden units of each layer of the decoder; attention stands above its first.
+        tied: scores share the weights of the target's embedding.
+        options: the cell's own, such as {chunk_size: 10}; one that is left out is the cell's default.
+        gates: temperature and noise; null, or a key left out, for what belongs to the cell.
+        embedding_dropout: probability that a token's whole embedding is dropped.
+        input_dropout: locked, on embedded inputs of both sides.
+        hidden_dropout: locked, between layers.
+        output_dropout: on what the scores are computed of.
+        weight_dropout: on the recurrent weights, one mask a batch.
+        label_smoothing: the share of a target that is spread over all tokens, in training.
+
+    Raises: ArgumentError: a value is out of range or is not read by the cell.
+    """
+
+    vocabulary_size: int | None = None
+    target_size: int | None = None
+    shared_embedding: bool = False
+    cell: str = "lstm"
+    embedding_size: int = 256
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    decoder_sizes: tuple[int, ...] = (256, 256)
+    tied: bool = True
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    gates: Gates | None = None
+    embedding_dropout: float = 0.1
+    input_dropout: float = 0.3
+    hidden_dropout: float = 0.3
+    output_dropout: float = 0.3
+    weight_dropout: float = 0.0
+    label_smoothing: float = 0.1
+
+    def __post_init__(self) -> None:
+        self._check()
+        probability("model.label_smoothing", self.label_smoothing)
+        object.__setattr__(self, "decoder_sizes", tuple(self.decoder_sizes))
+        if not self.decoder_sizes:
+            raise ArgumentError("model.decoder_sizes", "must have at least one layer", "none", "Write [256, 256]")
+        for size in self.decoder_sizes:
+            positive_int("model.decoder_sizes", size)
+        if self.target_size is not None:
+            positive_int("model.target_size", self.target_size)
+
+
 def with_options(values: Any) -> Any:
     """The section `model` with its old keys moved into `options`. Raises: ArgumentError: one is in both, and differs."""
     old = {key: values[key] for key in OLD_KEYS if key in values} if isinstance(values, dict) else {}

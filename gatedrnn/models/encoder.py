@@ -17,13 +17,14 @@ class Encoder(nn.Module):
     """Reads ids [T, B].
 
     Args:
-        config: a section with vocabulary_size, embedding_size, cell, options, gates, hidden_sizes and dropouts.
+        config: a section with embedding_size, cell, options, gates, hidden_sizes and dropouts.
+        vocabulary_size: V.
         directions: of each layer, 1 or 2.
     """
 
-    def __init__(self, config: Any, directions: Sequence[int], backend: str = "auto") -> None:
+    def __init__(self, config: Any, vocabulary_size: int, directions: Sequence[int], backend: str = "auto") -> None:
         super().__init__()
-        self.embedding = nn.Embedding(config.vocabulary_size, config.embedding_size)
+        self.embedding = nn.Embedding(vocabulary_size, config.embedding_size)
         self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
         self.input_dropout, self.hidden_dropout = (
             LockedDropout(config.input_dropout),

@@ -33,7 +33,9 @@ class PairClassifier(PretrainedModel):
             if getattr(config, name) is None:
                 raise ArgumentError(f"model.{name}", "must be set to build a model", None, "Give the data's")
         self.config = config
-        self.encoder = Encoder(config, [1 + config.bidirectional] * len(config.hidden_sizes), backend)
+        self.encoder = Encoder(
+            config, config.vocabulary_size or 0, [1 + config.bidirectional] * len(config.hidden_sizes), backend
+        )
         size = self.encoder.output_size
         inner = config.head_size or size
         self.head = nn.Sequential(

@@ -1,5 +1,6 @@
 """Logical inference: which of seven relations holds between two formulae."""
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,7 +118,8 @@ class Inference:
     def checksum(self) -> int:
         """Of the training pairs."""
         train = self.pairs["train"]
-        return checksum(train.labels, checksum(train.ends, checksum(train.tokens)))
+        arrays = (train.labels, *(each for side in (train.left, train.right) for each in (side.lengths_N, side.tokens)))
+        return functools.reduce(lambda total, array: checksum(array, total), arrays, 0)
 
     def write(self, folder: Path) -> None:
         """The vocabulary."""

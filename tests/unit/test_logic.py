@@ -150,10 +150,10 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(DataError, match=r"must hold valid\.tsv; got train\.tsv"):
         find_pairs(tmp_path)
     (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress(b"0\t=\ta\ta\n")[:-6])
-    with pytest.raises(DataError, match="must be a readable text of pairs"):
+    with pytest.raises(DataError, match=r"dev\.tsv\.gz"):
         list(read_pairs(tmp_path / "dev.tsv.gz"))
     (tmp_path / "dev.tsv").write_bytes(b"0\t=\ta\t\xff\n")
-    with pytest.raises(DataError, match="must be a readable text of pairs"):
+    with pytest.raises(DataError, match="UTF-8"):
         list(read_pairs(tmp_path / "dev.tsv"))
 
 

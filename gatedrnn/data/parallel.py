@@ -1,0 +1,205 @@
+"""Parallel text: two files, or one with columns, whose lines say the same in two languages; and its batches.
+
+Dimensions: T steps, B sentences of a batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from gatedrnn.core.errors import DataError
+from gatedrnn.data.config import DataConfig, ParallelDataConfig
+from gatedrnn.data.ragged import PADDING, Ragged, by_length
+from gatedrnn.data.text import read_lines
+from gatedrnn.data.vocabulary import Vocabulary
+
+STEMS = {"train": ("train",), "valid": ("valid", "dev", "val"), "test": ("test",)}
+_NAMED = 5  # lines in a message
+
+
+@dataclass(frozen=True)
+class TextPair:
+    """Lines that say the same, by number."""
+
+    source: list[str]
+    target: list[str]
+
+
+@dataclass(frozen=True)
+class TranslationBatch:
+    """One batch.
+
+    Args:
+        source_TB, source_B: ids [T, B] and lengths [B] of sentences, `<eos>` at their ends.
+        inputs_TB, targets_TB: of their translations: `<eos>` and all but the last token; all tokens, −100 beyond.
+        target_B: lengths, `<eos>` included.
+    """
+
+    source_TB: np.ndarray
+    source_B: np.ndarray
+    inputs_TB: np.ndarray
+    targets_TB: np.ndarray
+    target_B: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Tokens that are predicted."""
+        return int(self.target_B.sum())
+
+    @property
+    def steps(self) -> int:
+        """T of the translations."""
+        return len(self.inputs_TB)
+
+    def part(self, index: int, parts: int) -> "TranslationBatch":
+        """Part `index` of the sentences, shared out to `parts` processes."""
+        size = len(self.source_B)
+        here = slice(index * size // parts, (index + 1) * size // parts)
+        inputs_TB, targets_TB = self.inputs_TB[:, here], self.targets_TB[:, here]
+        return TranslationBatch(
+            self.source_TB[:, here], self.source_B[here], inputs_TB, targets_TB, self.target_B[here]
+        )
+
+
+@final
+class Parallel:
+    """Pairs of sentences as token ids, `<eos>` at their ends. Args: text: the lines; source, target: vocabularies."""
+
+    def __init__(self, text: TextPair, source: Vocabulary, target: Vocabulary) -> None:
+        self.text = text
+        self.source, self.target = Ragged(encoded(text.source, source)), Ragged(encoded(text.target, target))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each pair's sides [N, 2]."""
+        return np.stack([self.source.lengths_N, self.target.lengths_N], 1)
+
+    def batch(self, chosen_B: np.ndarray) -> TranslationBatch:
+        """These pairs, by number."""
+        source_TB, source_B = self.source.batch(chosen_B)
+        targets_TB, target_B = self.target.batch(chosen_B)
+        inputs_TB = np.concatenate([np.full_like(targets_TB[:1], PADDING), targets_TB[:-1]])
+        beyond = np.arange(len(targets_TB))[:, None] >= target_B
+        return TranslationBatch(source_TB, source_B, inputs_TB, np.where(beyond, -100, targets_TB), target_B)
+
+
+@final
+class TranslationBatches:
+    """The batches of one epoch, by number: they depend on seed and epoch alone. Pairs longer than `longest` are left out."""
+
+    def __init__(self, pairs: Parallel, batch_size: int, longest: int, seed: int, epoch: int) -> None:
+        lengths_N2 = pairs.lengths()
+        kept = np.flatnonzero(lengths_N2.max(1) <= longest)
+        chosen = by_length(lengths_N2[kept], batch_size, np.random.default_rng([seed, epoch]))
+        self._pairs, self._chosen = pairs, [kept[each] for each in chosen]
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: int) -> TranslationBatch:
+        return self._pairs.batch(self._chosen[index])
+
+
+def encoded(lines: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
+    """Ids of each line, `<eos>` at its end."""
+    if not lines:
+        return []
+    ids = vocabulary.line_encoder()(list(lines))
+    ends = np.flatnonzero(ids == 1) + 1
+    if len(ends) == len(lines):
+        return [part.tolist() for part in np.split(ids, ends[:-1])]
+    return [[*vocabulary.encode(vocabulary.tokens(line)), 1] for line in lines]  # a line that says `<eos>` itself
+
+
+def learn_vocabularies(text: TextPair, data: ParallelDataConfig) -> tuple[Vocabulary, Vocabulary]:
+    """One of each side, or the same for both where `joint`."""
+    settings = DataConfig(level=data.level, vocabulary_size=data.vocabulary_size, min_count=data.min_count)
+    if data.joint:
+        both = Vocabulary.learn(iter([text.source, text.target]), settings)
+        return both, both
+    return Vocabulary.learn(iter([text.source]), settings), Vocabulary.learn(iter([text.target]), settings)
+
+
+def read_parallel(folder: Path | str, source: str, target: str) -> dict[str, TextPair]:
+    """The splits of a folder: `train.de` and `train.en` and so on, or `train.tsv` with the source before a tab; .gz too.
+
+    Args: source, target: codes of the languages, which end the files' names.
+
+    Raises: DataError: the folder, a split or a side is missing; sides of different lengths, or an empty one, with the lines.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        advice = "Check --data"
+        raise DataError(
+            str(folder), f"must be a folder with train.{source} and train.{target}", "no such folder", advice
+        )
+    found = {}
+    for split, stems in STEMS.items():
+        text = next((text for stem in stems if (text := _split(folder, stem, source, target)) is not None), None)
+        if text is not None:
+            found[split] = text
+        elif split != "test":
+            there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "an empty folder"
+            rule = f"must hold {split}.{source} and {split}.{target}, or {split}.tsv"
+            raise DataError(str(folder), rule, there, "Check --data.source and --data.target, or add the files")
+    return found
+
+
+def _split(folder: Path, stem: str, source: str, target: str) -> TextPair | None:
+    sides = [_file(folder, f"{stem}.{code}") for code in (source, target)]
+    if all(sides):
+        return read_sides(*(side for side in sides if side))
+    if any(sides):
+        missing = target if sides[0] else source
+        raise DataError(str(sides[0] or sides[1]), f"must have {stem}.{missing} beside it", "no such file", "Add it")
+    table = _file(folder, f"{stem}.tsv")
+    return None if table is None else _read_table(table)
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    return next((path for end in ("", ".gz") if (path := folder / f"{name}{end}").is_file()), None)
+
+
+def read_sides(source: Path, target: Path) -> TextPair:
+    """Two files, line by line. Raises: DataError: as `read_parallel`."""
+    pairs = list(zip_longest((line for _, line in read_lines(source)), (line for _, line in read_lines(target))))
+    short = next((k for k, pair in enumerate(pairs, 1) if None in pair), None)
+    if short is not None:
+        lacks, longer = (source, target) if pairs[short - 1][0] is None else (target, source)
+        got = f"{short - 1} lines, and {len(pairs)} in {longer.name}"
+        raise DataError(
+            str(lacks), "must have as many lines as the other side", got, f"It has no line {short}: mend it"
+        )
+    return _checked(f"{source} and {target.name}", TextPair([a for a, _ in pairs], [b for _, b in pairs]))
+
+
+def _read_table(path: Path) -> TextPair:
+    source, target = [], []
+    for number, line in read_lines(path):
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise DataError(
+                f"{path}, line {number}", "must have two columns apart by a tab", len(columns), "Mend the line"
+            )
+        source.append(columns[0])
+        target.append(columns[1])
+    return _checked(str(path), TextPair(source, target))
+
+
+def _checked(owner: str, text: TextPair) -> TextPair:
+    if not text.source:
+        raise DataError(owner, "must hold a pair of sentences", "none", "Check the files")
+    empty = [k for k, pair in enumerate(zip(text.source, text.target, strict=True), 1) if not all(map(str.strip, pair))]
+    if empty:
+        named = ", ".join(map(str, empty[:_NAMED])) + (" …" if len(empty) > _NAMED else "")
+        rule = "must have a sentence on both sides of every line"
+        raise DataError(
+            owner, rule, f"an empty side in {len(empty)} lines: {named}", "Remove these lines from both sides"
+        )
+    return text

@@ -1,0 +1,46 @@
+"""Sentences of different lengths as one array, in memory. Dimensions: N sentences, B of a batch, T steps."""
+
+from collections.abc import Iterable
+from typing import final
+
+import numpy as np
+
+PADDING = 1
+"""What stands beyond a sentence's length: `<eos>`."""
+
+
+@final
+class Ragged:
+    """Token ids of N sentences. Args: sentences: ids of each."""
+
+    def __init__(self, sentences: Iterable[Iterable[int]]) -> None:
+        rows = [np.fromiter(ids, np.int32) for ids in sentences]
+        self.tokens = np.concatenate([*rows, np.empty(0, np.int32)])
+        self.lengths_N = np.array([len(row) for row in rows], np.int64)
+        self._starts_N = np.cumsum(self.lengths_N) - self.lengths_N
+
+    def __len__(self) -> int:
+        return len(self.lengths_N)
+
+    def batch(self, chosen_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids [T, B] of these sentences, by number, PADDING beyond their lengths; and the lengths [B], both int64."""
+        lengths_B = self.lengths_N[chosen_B]
+        steps_T1 = np.arange(lengths_B.max(initial=1))[:, None]
+        places_TB = np.minimum(self._starts_N[chosen_B] + steps_T1, max(len(self.tokens) - 1, 0))
+        padded = steps_T1 >= lengths_B
+        ids_TB = self.tokens[places_TB] if len(self.tokens) else np.zeros_like(places_TB)
+        return np.where(padded, PADDING, ids_TB).astype(np.int64), lengths_B
+
+
+def by_length(lengths_NS: np.ndarray, batch_size: int, draw: np.random.Generator | None = None) -> list[np.ndarray]:
+    """Numbers of the rows of each batch, of about one length.
+
+    Args:
+        lengths_NS: of each row's sides.
+        draw: puts batches, and rows of one length, in random order; None for the shortest first.
+    """
+    count = len(lengths_NS)
+    chance_N = np.arange(count) if draw is None else draw.random(count)
+    order_N = np.lexsort((chance_N, lengths_NS.sum(1), lengths_NS.max(1)))
+    batches = [order_N[start : start + batch_size] for start in range(0, count, batch_size)]
+    return batches if draw is None else [batches[k] for k in draw.permutation(len(batches))]

@@ -1,0 +1,159 @@
+"""A translation model: encoder, decoder of any cell, attention between them.
+
+Attention stands above the decoder's first layer, and its result beside that layer's output goes into the layers above. The first
+layer does not read what attention gave, so in training each layer runs over the whole translation at once, in the kernels.
+Dimensions: T steps of a translation, S of its source, B batch, E embedding, H units of a layer, M of the encoder's output, V
+tokens.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gatedrnn.cells import State
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.layers import LockedDropout, Recurrent
+from gatedrnn.models.config import TranslationConfig
+from gatedrnn.models.encoder import Encoder
+from gatedrnn.models.saving import PretrainedModel
+
+
+@dataclass
+class Source:
+    """What the decoder knows of a batch of sources, and where it is.
+
+    Args:
+        memory_BSM: the encoder's output.
+        keys_BSH: what attention compares with.
+        beyond_BS: True beyond a source's length.
+        states: of each layer of the decoder, [1, B, H] each.
+    """
+
+    memory_BSM: Tensor
+    keys_BSH: Tensor
+    beyond_BS: Tensor
+    states: list[State]
+
+    def take(self, rows_B: Tensor) -> "Source":
+        """These rows of the batch, as often as they are named."""
+        memory, keys, beyond = (
+            each.index_select(0, rows_B) for each in (self.memory_BSM, self.keys_BSH, self.beyond_BS)
+        )
+        return Source(memory, keys, beyond, [tuple(s.index_select(1, rows_B) for s in layer) for layer in self.states])
+
+
+class Decoded(NamedTuple):
+    """Of the decoder: scores [T, B, V], attention [T, B, S], and the source with the states after the last step."""
+
+    scores: Tensor
+    attention: Tensor
+    source: Source
+
+
+@final
+class TranslationModel(PretrainedModel):
+    """Scores of each token of a translation.
+
+    Equations: Luong, Pham & Manning 2015, eq. 5 to 8 ("general" attention, no input feeding). Departs: scores are divided by √H;
+        attention stands above the decoder's first layer, as in Wu et al. 2016 (GNMT), and layers above read [h; context].
+    Args: config: with the sizes of both vocabularies.
+    Raises: ArgumentError: a size is missing, or the cell refuses an option.
+    """
+
+    kind = TranslationConfig
+
+    def __init__(self, config: TranslationConfig, backend: str = "auto") -> None:
+        super().__init__()
+        for name in ("vocabulary_size", "target_size"):
+            if getattr(config, name) is None:
+                raise ArgumentError(
+                    f"model.{name}", "must be set to build a model", None, "Give the vocabulary's length"
+                )
+        source_size, target_size = config.vocabulary_size or 0, config.target_size or 0
+        if config.shared_embedding and source_size != target_size:
+            got = f"{source_size} and {target_size} tokens"
+            raise ArgumentError(
+                "model.shared_embedding", "needs one vocabulary for both sides", got, "Set data.joint: true"
+            )
+        self.config = config
+        self.encoder = Encoder(config, source_size, [2, *[1] * (len(config.hidden_sizes) - 1)], backend)
+        E, M, first = config.embedding_size, self.encoder.output_size, config.decoder_sizes[0]
+        self.embedding = nn.Embedding(target_size, E)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        if config.shared_embedding:
+            self.embedding.weight = self.encoder.embedding.weight
+        self.input_dropout, self.hidden_dropout = (
+            LockedDropout(config.input_dropout),
+            LockedDropout(config.hidden_dropout),
+        )
+        shared: dict[str, Any] = {"gates": config.gates, "weight_dropout": config.weight_dropout, "backend": backend}
+        above = [size + M if k == 0 else size for k, size in enumerate(config.decoder_sizes)]
+        self.layers = nn.ModuleList(
+            Recurrent(config.cell, before, size, **shared, **config.options)
+            for before, size in zip([E, *above], config.decoder_sizes, strict=False)
+        )
+        self.bridges = nn.ModuleList(nn.Linear(M, size) for size in config.decoder_sizes)
+        self.keys = nn.Linear(M, first, bias=False)
+        last = config.decoder_sizes[-1] + M
+        self.output = nn.Linear(last, E)
+        self.output_dropout = nn.Dropout(config.output_dropout)
+        self.decoder = nn.Linear(E, target_size)
+        nn.init.zeros_(self.decoder.bias)
+        if config.tied:
+            self.decoder.weight = self.embedding.weight
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """The embedding of the target may be the source's, and the scores' weights may be the embedding's."""
+        one = {"embedding.weight": "encoder.embedding.weight"} if self.config.shared_embedding else {}
+        return one | ({"decoder.weight": one.get("embedding.weight", "embedding.weight")} if self.config.tied else {})
+
+    def forward(self, source_TB: Tensor, source_B: Tensor, inputs_TB: Tensor, target_B: Tensor | None = None) -> Tensor:
+        """Scores [T, B, V] of the token after each of a translation's.
+
+        Args: source_TB, source_B: ids and lengths; inputs_TB: `<eos>` and all but the last token; target_B: their lengths.
+        """
+        return self.decode(self.encode(source_TB, source_B), inputs_TB, target_B).scores
+
+    def encode(self, source_TB: Tensor, source_B: Tensor) -> Source:
+        """What the decoder starts with: the encoder's output, and h as its mean through a layer; other states are 0."""
+        memory_SBM, *_ = self.encoder(source_TB, source_B)
+        beyond_BS = torch.arange(len(source_TB), device=source_TB.device) >= source_B[:, None].to(source_TB.device)
+        mean_BM = memory_SBM.sum(0) / source_B[:, None].to(memory_SBM)
+        states = []
+        for bridge, layer in zip(self.bridges, self.layers, strict=True):
+            h = torch.tanh(bridge(mean_BM))[None]
+            spec: Any = layer.spec
+            states.append((h, *(torch.zeros_like(h) for _ in spec.states[1:])))
+        memory_BSM = memory_SBM.transpose(0, 1)
+        return Source(memory_BSM, self.keys(memory_BSM), beyond_BS, states)
+
+    def decode(self, source: Source, inputs_TB: Tensor, target_B: Tensor | None = None) -> Decoded:
+        """Scores after each of these tokens, with the states as they are."""
+        hidden, context_TBM, attention_TBS, finals = self.input_dropout(self.embedding(inputs_TB)), None, None, []
+        for k, layer in enumerate(self.layers):
+            hidden = self.hidden_dropout(hidden) if k else hidden
+            state = source.states[k]
+            hidden, after = layer(hidden, state[0] if len(state) == 1 else state, lengths=target_B)
+            finals.append(after if isinstance(after, tuple) else (after,))
+            if k == 0:
+                context_TBM, attention_TBS = self._attend(hidden, source)
+            if k == 0 or k == len(self.layers) - 1:
+                hidden = torch.cat([hidden, context_TBM], -1)  # type: ignore[list-item]
+        top = torch.tanh(self.output(hidden))
+        assert attention_TBS is not None
+        return Decoded(self.decoder(self.output_dropout(top)), attention_TBS, replace(source, states=finals))
+
+    def _attend(self, hidden_TBH: Tensor, source: Source) -> tuple[Tensor, Tensor]:
+        """Context [T, B, M] and attention [T, B, S]."""
+        queries_BTH = hidden_TBH.transpose(0, 1)
+        likeness_BTS = queries_BTH @ source.keys_BSH.transpose(1, 2) / math.sqrt(queries_BTH.shape[-1])
+        weights_BTS = F.softmax(likeness_BTS.masked_fill(source.beyond_BS[:, None], -math.inf), -1)
+        return (weights_BTS @ source.memory_BSM).transpose(0, 1), weights_BTS.transpose(0, 1)
+
+
+torch.serialization.add_safe_globals([TranslationConfig])  # a checkpoint's hyperparameters, under weights_only=True

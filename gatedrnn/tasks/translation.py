@@ -1,0 +1,238 @@
+"""Translation: predict each token of a sentence's translation, by an encoder, a decoder and attention."""
+
+import functools
+import math
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.data import Vocabulary
+from gatedrnn.data.config import ParallelDataConfig
+from gatedrnn.data.parallel import (
+    Parallel,
+    TextPair,
+    TranslationBatch,
+    TranslationBatches,
+    encoded,
+    learn_vocabularies,
+    read_parallel,
+)
+from gatedrnn.data.ragged import Ragged, by_length
+from gatedrnn.data.verb_final import write_parallel
+from gatedrnn.models import TranslationConfig, TranslationModel
+from gatedrnn.models.beam import Beam, Hypothesis, translate
+from gatedrnn.models.finite import finite
+from gatedrnn.models.surprisal import evaluating
+from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.task import Batches, Loss, Score
+from gatedrnn.tasks.text import checksum, on
+
+_FILES = ("vocabulary.source.json", "vocabulary.target.json", "tokenizer.source.json", "tokenizer.target.json")
+_TOGETHER = 64  # sentences that are translated at once
+_SORTED = 2048  # sentences that are read before the first is translated
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The vocabularies of a translation model's two sides."""
+
+    source: Vocabulary
+    target: Vocabulary
+
+
+@final
+class Translation:
+    """The task; see `Task`.
+
+    Args:
+        text: of the splits train and valid.
+        data: the section `data`.
+        languages: None to learn them from the training text.
+    """
+
+    name: ClassVar[str] = "translation"
+    data: ClassVar[type] = ParallelDataConfig
+    model: ClassVar[type] = TranslationConfig
+    measure: ClassVar[str] = "perplexity"
+    unit: ClassVar[str] = "tokens"
+    files: ClassVar[tuple[str, ...]] = _FILES
+    training: ClassVar[TrainingConfig] = TrainingConfig(
+        epochs=10, batch_size=64, learning_rate=0.001, evaluation_batch_size=64, plateau_threshold=0.0
+    )
+
+    def __init__(self, text: dict[str, TextPair], data: ParallelDataConfig, languages: Languages | None = None) -> None:
+        self.settings = data
+        self.languages = languages or Languages(*learn_vocabularies(text["train"], data))
+        self.pairs = {name: Parallel(pair, self.languages.source, self.languages.target) for name, pair in text.items()}
+
+    @classmethod
+    def open(cls, data: ParallelDataConfig, folder: Path | str, run: Path | None = None) -> "Translation":
+        """Read a folder's parallel text, with the vocabularies of a run that has begun. Raises: DataError: as `read_parallel`."""
+        return cls(read_parallel(folder, data.source, data.target), data, None if run is None else _languages(run))
+
+    @staticmethod
+    def make(folder: Path, seed: int) -> None:
+        """Write the built-in pair of languages."""
+        write_parallel(folder, seed)
+
+    @staticmethod
+    def load(folder: Path, model: TranslationConfig, backend: str) -> tuple[TranslationModel, Languages]:
+        """A run's model and vocabularies. Raises: CheckpointError: a vocabulary is of another size than the model's."""
+        languages = _languages(folder)
+        for name, held, size in (
+            (_FILES[0], languages.source, model.vocabulary_size),
+            (_FILES[1], languages.target, model.target_size),
+        ):
+            if len(held) != size:
+                got = f"{len(held)} tokens, and {size} in the model"
+                raise CheckpointError(
+                    str(folder / name), "must be of the model's size", got, "Restore the run's own file"
+                )
+        return TranslationModel.from_pretrained(folder, backend=backend), languages
+
+    @property
+    def splits(self) -> Collection[str]:
+        """Those that there are."""
+        return self.pairs
+
+    def describe(self) -> str:
+        """Pairs and tokens by split, and the sizes of the vocabularies."""
+        sizes = ", ".join(f"{split} {len(pairs):,}" for split, pairs in self.pairs.items())
+        source, target = self.languages.source, self.languages.target
+        held = f"{len(source):,} tokens" if self.settings.joint else f"{len(source):,} and {len(target):,} tokens"
+        longest = int((self.pairs["train"].lengths().max(1) > self.settings.longest).sum())
+        left = f"; {longest:,} longer than {self.settings.longest} tokens are left out" if longest else ""
+        return f"pairs of sentences: {sizes}; {held}{left}"
+
+    def complete(self, model: TranslationConfig) -> TranslationConfig:
+        """With the sizes of the vocabularies, and whether it is one."""
+        sizes = {"vocabulary_size": len(self.languages.source), "target_size": len(self.languages.target)}
+        return replace(model, **sizes, shared_embedding=self.settings.joint)
+
+    def build(self, model: TranslationConfig, backend: str) -> TranslationModel:
+        """A `TranslationModel`."""
+        return TranslationModel(model, backend)
+
+    def checksum(self) -> int:
+        """Of the training text's tokens."""
+        train = self.pairs["train"]
+        arrays = [each for side in (train.source, train.target) for each in (side.lengths_N, side.tokens)]
+        return functools.reduce(lambda total, array: checksum(array, total), arrays, 0)
+
+    def write(self, folder: Path) -> None:
+        """Both vocabularies, which may be one."""
+        self.languages.source.save(folder / _FILES[0])
+        self.languages.target.save(folder / _FILES[1])
+
+    def cache(self, folder: Path) -> None:
+        """Nothing: a text is read within seconds."""
+
+    def batches(self, training: TrainingConfig, epoch: int) -> Batches:
+        """Pairs of about one length."""
+        return TranslationBatches(self.pairs["train"], training.batch_size, self.settings.longest, training.seed, epoch)
+
+    def loss(
+        self, model: nn.Module, training: TrainingConfig, batch: TranslationBatch, carried: Any, divisor: float,
+        device: torch.device,
+    ) -> Loss:  # fmt: skip
+        """Cross-entropy of the next token; smoothed labels add to the gradient alone."""
+        sources = on(device, batch.source_TB), on(device, batch.source_B)
+        scores = model(*sources, on(device, batch.inputs_TB), on(device, batch.target_B)).float().flatten(0, 1)
+        targets, config = on(device, batch.targets_TB).flatten(), self._config(model)
+        nats = F.cross_entropy(scores, targets, ignore_index=-100, reduction="sum") / divisor
+        share = config.label_smoothing
+        if not share:
+            return Loss(nats)
+        live = targets >= 0
+        even = -torch.log_softmax(scores, -1)[live].mean(-1).sum() / divisor
+        return Loss(nats, share * (even - nats))
+
+    @staticmethod
+    def _config(model: Any) -> TranslationConfig:
+        """Of a model, which distribution may wrap."""
+        return next(each.config for each in model.modules() if isinstance(each, TranslationModel))
+
+    def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
+        """Perplexity of the translations that are given."""
+        nats = _nats(model, self.pairs[split], training.evaluation_batch_size)
+        return Score(nats, {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))})
+
+    def shown(self, nats: float) -> dict[str, float]:
+        """Loss and perplexity."""
+        return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
+
+
+def _languages(folder: Path) -> Languages:
+    return Languages(Vocabulary.load(folder / _FILES[0]), Vocabulary.load(folder / _FILES[1]))
+
+
+@torch.no_grad()
+def _nats(model: nn.Module, pairs: Parallel, batch_size: int) -> float:
+    """Mean loss of a token. Raises: CheckpointError: it is not finite."""
+    device, total, count = next(model.parameters()).device, torch.zeros((), dtype=torch.float64), 0
+    with evaluating(model):
+        for chosen in by_length(pairs.lengths(), batch_size):
+            batch = pairs.batch(chosen)
+            given = (batch.source_TB, batch.source_B, batch.inputs_TB, batch.target_B)
+            scores = model(*(on(device, array) for array in given)).float().flatten(0, 1)
+            targets = on(device, batch.targets_TB).flatten()
+            total += F.cross_entropy(scores, targets, ignore_index=-100, reduction="sum").double().cpu()
+            count += batch.count
+    return float(finite("perplexity", total / count))
+
+
+def translations(
+    model: TranslationModel, languages: Languages, lines: Iterable[str], beam: Beam
+) -> Iterator[tuple[list[str], list[Hypothesis]]]:
+    """The source's tokens and the best translations of each line, in order; of an empty line, nothing.
+
+    Lines are read some thousands at a time and translated in batches of about one length.
+    """
+    held: list[str] = []
+    for line in lines:
+        held.append(line)
+        if len(held) == _SORTED:
+            yield from _translated(model, languages, held, beam)
+            held = []
+    yield from _translated(model, languages, held, beam)
+
+
+def _translated(
+    model: TranslationModel, languages: Languages, lines: list[str], beam: Beam
+) -> Iterator[tuple[list[str], list[Hypothesis]]]:
+    full = [k for k, line in enumerate(lines) if line.strip()]
+    ids = encoded([lines[k] for k in full], languages.source)
+    sources, device = Ragged(ids), next(model.parameters()).device
+    found: dict[int, list[Hypothesis]] = {}
+    for chosen in by_length(sources.lengths_N[:, None], _TOGETHER):
+        source_TB, source_B = sources.batch(chosen)
+        best = translate(model, on(device, source_TB), on(device, source_B), beam)
+        found |= {full[n]: one for n, one in zip(chosen, best, strict=True)}
+    tokens = {k: languages.source.decode(row[:-1]) for k, row in zip(full, ids, strict=True)}
+    for k in range(len(lines)):
+        yield tokens.get(k, []), found.get(k, [])
+
+
+def bleu(hypotheses: list[str], references: list[str], tokenize: str = "13a") -> dict[str, Any]:
+    """Corpus BLEU and chrF by sacrebleu, with its signatures.
+
+    Args: tokenize: none for text that is tokenised already, else 13a.
+    Raises: ArgumentError: sacrebleu is not installed.
+    """
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError as error:
+        advice = "Install it: pip install 'gatedrnn[mt]'"
+        raise ArgumentError("evaluate", "needs sacrebleu to score translations", "no such module", advice) from error
+    found: dict[str, Any] = {}
+    for name, metric in (("bleu", BLEU(tokenize=tokenize, force=True)), ("chrf", CHRF())):
+        found[name] = metric.corpus_score(hypotheses, [references]).score
+        found[f"{name}_signature"] = str(metric.get_signature())
+    return found
