@@ -269,6 +269,8 @@ def _forked(run: Any, layer: Any, x: Any, hx: Any, keywords: Any, values: Values
     if child == 0:
         try:
             torch.set_num_threads(1)  # OpenMP's threads are gone: torch itself would wait for them
+            torch.rand(1)  # waits for good if another thread was drawing numbers: PyTorch's own lock
+            os.write(writer, b"ready ")
             found = run.read(layer(x, hx, **keywords))
             same = all(v.is_meta or close(found[n], v) for n, v in values.items())
             os.write(writer, b"right" if same else b"wrong")
@@ -276,14 +278,15 @@ def _forked(run: Any, layer: Any, x: Any, hx: Any, keywords: Any, values: Values
             os.write(writer, where(error).encode()[:400])
         os._exit(0)
     os.close(writer)
-    ready, _, _ = select.select([reader], [], [], 20)
-    said = os.read(reader, 1000) if ready else b"hang"
+    said = b""
+    while (ready := bool(select.select([reader], [], [], 20)[0])) and (more := os.read(reader, 1000)):
+        said += more
     os.close(reader)
     if not ready:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    if said != b"right":
-        raise Finding("forked child", f"{said.decode() or 'died'} (status {status})")
+    if said != b"ready right" and (ready or said):
+        raise Finding("forked child", f"{said.decode() or 'died'}{'' if ready else ', then hung'} (status {status})")
 
 
 WAYS: dict[str, Callable[..., Values]] = {
