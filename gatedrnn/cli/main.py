@@ -12,21 +12,21 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, set_loader  # pyright: ignore[reportPrivateImportUsage]
+from jsonargparse import ArgumentParser, set_loader  # pyright: ignore[reportPrivateImportUsage]
 
 import gatedrnn
-from gatedrnn.cli.options import COMMANDS
+from gatedrnn.cli.arguments import Found, add_options, read_options
+from gatedrnn.cli.commands import COMMANDS, Room, room
 from gatedrnn.cli.text import INTERRUPTED, check_folder
 from gatedrnn.core.checks import nearest
 from gatedrnn.core.errors import ArgumentError, GatedRNNError
-from gatedrnn.core.files import parse_yaml, read_yaml, yaml_text
-from gatedrnn.data.text import rereadable
+from gatedrnn.core.files import parse_yaml, to_json
 
 _LONGEST_VALUE = 4096  # characters of an option that is no text: YAML's C parser crashes on deep nesting
 _LONGEST_MESSAGE = 1000
@@ -60,8 +60,8 @@ class _Parser(ArgumentParser):
         return super()._get_values(action, arg_strings)  # type: ignore[misc]
 
 
-def build_parser(task: str = "language_modelling") -> ArgumentParser:
-    """The parser of every command, that of `train` for a task."""
+def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> ArgumentParser:
+    """The parser with the options of one command, which the arguments may decide; None for those of all."""
     set_loader(_READING, parse_yaml, (yaml.YAMLError,))
     parser = _Parser(
         prog="gatedrnn",
@@ -69,13 +69,17 @@ def build_parser(task: str = "language_modelling") -> ArgumentParser:
         version=gatedrnn.__version__,
     )
     commands = parser.add_subcommands(dest="command", metavar="COMMAND", required=True)
-    for name, (fill, text) in COMMANDS.items():
+    for name, text in COMMANDS.items():
         child = _Parser(description=f"gatedrnn {name}: {text}.")
-        fill(child, task) if name == "train" else fill(child)
-        child.add_argument("--json", action="store_true", help="machine-readable output")
-        child.add_argument(
-            "--import", dest="imported", metavar="FILE", help="Python file with cells of your own; repeatable"
-        )
+        if command in (None, name):
+            chosen: Any = room(name)
+            add_options(child, chosen.Options)
+            if hasattr(chosen, "add_sections"):
+                chosen.add_sections(child, list(arguments))
+            child.add_argument("--json", action="store_true", help="machine-readable output")
+            child.add_argument(
+                "--import", dest="imported", metavar="FILE", help="Python file with cells of your own; repeatable"
+            )
         commands.add_subcommand(name, child, help=text)
     return parser
 
@@ -155,90 +159,8 @@ def _without_imports(arguments: list[str]) -> list[str]:
     return left
 
 
-def _as_keys(arguments: list[str]) -> list[str]:
-    """`--data DIR`, and options of a cell as earlier versions had them, written as the configuration keys they set."""
-    from gatedrnn.models.config import OLD_KEYS
-
-    keys = {"--data": "--data.folder"} | {f"--model.{key}": f"--model.options.{key}" for key in OLD_KEYS}
-    parts = (argument.partition("=") for argument in arguments)
-    return ["".join([keys.get(name, name), equals, value]) for name, equals, value in parts]
-
-
-def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], list[Any]]:
-    """Arguments as they can be read again, the keys they set (in `--config` too), the cell of the file by key, the files.
-
-    Keys by cell are those that `--config` alone sets.
-    Reads the files strictly, so that a wrong key is named with the nearest known one.
-    """
-    from gatedrnn.models.config import with_options
-    from gatedrnn.training.config import read_run_config
-
-    again, keys, files, cells = list(arguments), set(), list[Any](), dict[str, str]()
-    for k, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if not equals:
-            value = arguments[k + 1] if k + 1 < len(arguments) else ""
-        read = None  # what to read instead of `value`
-        if name == "--config" and value:
-            files.append(rereadable(value))
-            cell: str = read_run_config(files[-1], written=True).model.cell  # `train` refuses what has no use
-            values = read_yaml(files[-1]) or {}
-            new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
-            read = os.fspath(files[-1]) if new == values else yaml_text(new)
-            cells |= dict.fromkeys(_keys("", new), cell)
-        elif name in ("--model", "--training", "--model.gates", "--model.options"):
-            values = _mapping(value)
-            new = with_options(values) if name == "--model" else values
-            read = None if new == values else yaml_text(new)
-            keys |= _keys(f"{name[2:]}.", new)
-        if read is not None:
-            again[k if equals else k + 1] = (f"{name}=" if equals else "") + read
-        if name.startswith(("--data.", "--model.", "--training.")):
-            keys.add(name[2:])
-    cells = {key: cell for key, cell in cells.items() if key not in keys}
-    keys = (keys | cells.keys()) - {"model.options"}  # whose own keys count
-    return again, {key for key in keys if "." in key}, cells, files
-
-
-def _task(arguments: list[str]) -> str:
-    """The task of `train`: that of `--task`, of the last `--config` that names one, or of the run in `--out`."""
-    from gatedrnn.tasks import TASKS
-
-    said, options = "language_modelling", dict[str, list[str]]()
-    for k, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        options.setdefault(name, []).append(value if equals else "".join(arguments[k + 1 : k + 2]))
-    if "--resume" in options:
-        known = _task_of(Path(options.get("--out", ["."])[-1]) / "config.yaml")
-        said = known if known and known in TASKS else said  # a damaged file is named where the run is read
-    for path in options.get("--config", []):
-        said = _task_of(path) or said
-    return options.get("--task", [said])[-1]
-
-
-def _task_of(file: Any) -> str | None:
-    """What a run's YAML, or its text, says of its task."""
-    with suppress(GatedRNNError, OSError, yaml.YAMLError, ValueError):
-        values = read_yaml(Path(file)) if Path(file).is_file() else parse_yaml(str(file))
-        return values.get("task") if isinstance(values, dict) else None
-    return None
-
-
-def _keys(prefix: str, values: Any) -> set[str]:
-    """Keys of a mapping and of those in it; none of what is no mapping."""
-    each = values.items() if isinstance(values, dict) else ()
-    return {f"{prefix}{key}" for key, _ in each}.union(*(_keys(f"{prefix}{key}.", value) for key, value in each))
-
-
-def _mapping(value: str) -> Any:
-    """What a section's option holds: a mapping, or the file of one."""
-    with suppress(yaml.YAMLError):  # the parser refuses it
-        values = parse_yaml(value)
-        return read_yaml(Path(values)) if isinstance(values, str) else values
-
-
-def _parsed(arguments: list[str], task: str) -> Any:
-    parser = build_parser(task)
+def _parsed(arguments: list[str], command: str) -> Any:
+    parser = build_parser(command, arguments)
     try:
         return parser.parse_args(arguments)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -251,24 +173,38 @@ def _dispatch(arguments: list[str]) -> int:
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ArgumentError("arguments", "must be UTF-8", ascii(argument), "Rename the file, or mend the text")
-    given, cells, said = set[str](), dict[str, str](), shlex.join(["gatedrnn", *arguments])
+    said = shlex.join(["gatedrnn", *arguments])
     if any(argument.partition("=")[0] == "--import" for argument in arguments):
         arguments = _without_imports(arguments)
-    if arguments[:1] == ["train"]:
-        arguments, given, cells, _files = _given(_as_keys(arguments))  # files that are kept as long as `_files` is
-        parsed = _parsed(arguments, _task(arguments))
-    else:
-        parsed = _parsed(arguments, "language_modelling")
-    options: Namespace = parsed[parsed.command]
-    options["given"], options["cells"] = given, cells
-    options["said"] = said
+    command = next(iter(arguments), "")
+    if command not in COMMANDS:
+        build_parser(command).parse_args(arguments)  # says what is wrong, or prints what was asked for
+        return 0
+    chosen: Any = room(command)
+    arguments, more = chosen.prepare(arguments) if hasattr(chosen, "prepare") else (arguments, {})
+    parsed = _parsed(arguments, command)[command]
+    kept = more.pop("files", None)  # noqa: F841 - temporary copies, of which the arguments may tell, live as long as it does
+    options = read_options(chosen.Options, parsed, said, **more)
     for name in ("out", "svg"):
-        if options.get(name) is not None:
-            check_folder(f"--{name}", options[name])
-    from gatedrnn.cli import commands
+        if getattr(options, name, None) is not None:
+            check_folder(f"--{name}", getattr(options, name))
+    return _told(chosen, options)
 
-    function = getattr(commands, parsed.command.replace("-", "_"))
-    return function(options) or 0
+
+def _told(chosen: Room, options: Any) -> int:
+    """Run a command and print what it finds; its exit code."""
+    found = chosen.run(options)
+    record = found.record if isinstance(found, Found) else found
+    if int(os.environ.get("RANK", "0")) > 0:  # of several processes, the first one speaks
+        pass
+    elif not options.json:
+        chosen.show(found, options)
+    elif isinstance(record, Iterator):
+        for one in record:
+            print(to_json(one, ensure_ascii=False))
+    else:
+        print(to_json(record))
+    return INTERRUPTED if isinstance(record, dict) and record.get("stopped") == "interrupted" else 0
 
 
 if __name__ == "__main__":

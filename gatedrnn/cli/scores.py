@@ -86,7 +86,7 @@ def write_report(
     """Write results.json, report.html and the figures into `folder`."""
     from gatedrnn.plots.evaluations import write_parsing_report
 
-    names = ", ".join(options.run) or "trivial parsers alone"
+    names = ", ".join(options.runs) or "trivial parsers alone"
     about = {"how": f"{names}; {how(record)}.", "treebank": Path(options.treebank).name}
     about["row"] = next((name for name, _ in reversed(rows) if name.endswith(f", {options.algorithm}")), "")
     about["command"] = options.said

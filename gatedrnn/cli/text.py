@@ -2,19 +2,39 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
+from gatedrnn.cli.arguments import option
+from gatedrnn.cli.arguments import place as argument
 from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.data import MAPPINGS
 
 INTERRUPTED = 130
 """The exit code of what Ctrl-C ended, as shells have it."""
 
 GO_ON = "the same command with --resume goes on"
 
-STATES = {False: "state carried", True: "state reset at each sentence"}
-"""By whether the state is reset."""
+LAYER_TOLD = "from 1, or mean of all layers [the second, or the only one]"
+GATE_TOLD = "whose mean gives the distances"
+ALGORITHM_TOLD = "biased as published (leans right), or unbiased"
+
+BEAM_NAMES = {"beam": "size", "alpha": "alpha"}
+"""Options of a search for translations."""
+TOKENIZE = ("none", "13a")
 
 _NEW_LEVELS = 32
 _ROOM = "x" * 64  # as long as the names of files that will be written
+
+
+def mapping_option(default: str) -> Any:
+    """`--mapping`."""
+    told = f"how words are looked up: exact, lower case too, N for numbers too {default}"
+    return option(None, told, choices=MAPPINGS)
+
+
+def text_place() -> Any:
+    """FILE."""
+    return argument("FILE", "text, one sentence a line; - for standard input", "-")
 
 
 def nothing(path: str) -> DataError:

@@ -88,10 +88,11 @@ class ParallelDataConfig:
     """The section `data` of a run that translates.
 
     Args:
-        folder: with train.SOURCE and train.TARGET, valid (dev, val) and test likewise, or train.tsv and so on with the source
-            before a tab (.gz too); none for the built-in pair of languages.
+        folder: with train.SOURCE and train.TARGET, valid (dev, val) and test likewise, or train.tsv and so on with a column a
+            language (.gz too); none for the built-in pair of languages.
         source: code of the language that is read, the ending of its files.
         target: of the language that is written.
+        columns: languages of a TSV's first columns, in order; none for source and target.
         level: subword (byte-level BPE) or word (at white space).
         joint: one vocabulary for both sides.
         vocabulary_size: how many subwords at most to learn [8000].
@@ -104,6 +105,7 @@ class ParallelDataConfig:
     folder: str | None = None
     source: str = "vf"
     target: str = "en"
+    columns: tuple[str, ...] | None = None
     level: str = "subword"
     joint: bool = True
     vocabulary_size: int | None = None
@@ -121,6 +123,9 @@ class ParallelDataConfig:
         if self.source == self.target:
             rule = "must be another language than data.source"
             raise ArgumentError("data.target", rule, repr(self.target), "Name the other one")
+        if self.columns is not None and not {self.source, self.target} <= set(self.columns):
+            rule = "must name data.source and data.target"
+            raise ArgumentError("data.columns", rule, ", ".join(self.columns), f"Write [{self.source}, {self.target}]")
         if self.folder is None and (self.source, self.target) not in (("vf", "en"), ("en", "vf")):
             got = f"{self.source} to {self.target} without a folder"
             raise ArgumentError("data.source", "is vf or en in the built-in pair of languages", got, "Add --data DIR")

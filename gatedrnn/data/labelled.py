@@ -57,6 +57,7 @@ class LabelledPairs:
     """
 
     def __init__(self, pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
+        self._pairs, self._vocabulary = pairs, vocabulary
         self.left = Ragged(vocabulary.encode(pair.left.split(" ")) for pair in pairs)
         self.right = Ragged(vocabulary.encode(pair.right.split(" ")) for pair in pairs)
         self.labels = np.array([LABELS.index(pair.label) for pair in pairs], np.int64)
@@ -69,6 +70,13 @@ class LabelledPairs:
         """These pairs, by number."""
         (left_TB, left_B), (right_TB, right_B) = self.left.batch(chosen), self.right.batch(chosen)
         return PairBatch(left_TB, right_TB, left_B, right_B, self.labels[chosen])
+
+    def first(self, tokens: int | None) -> "LabelledPairs":
+        """The first pairs that hold so many tokens; None for all."""
+        if tokens is None:
+            return self
+        count = 1 + int(np.searchsorted(np.cumsum(self.left.lengths_N + self.right.lengths_N), tokens))
+        return LabelledPairs(self._pairs[:count], self._vocabulary)
 
     def by_length(self, batch_size: int, draw: np.random.Generator | None = None) -> list[np.ndarray]:
         """Numbers of the pairs of each batch, as `ragged.by_length` gives them."""
@@ -97,11 +105,8 @@ def find_pairs(folder: Path | str) -> dict[str, list[Path]]:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(str(folder), "must be a folder with train.tsv and valid.tsv", "no such folder", "Check --data")
-    found = {
-        split: sorted(path for end in ("", ".gz") for path in folder.glob(f"{split}*.tsv{end}"))
-        for split in ("train", "valid", "test")
-    }
-    found["valid"] = found["valid"] or sorted(path for end in ("", ".gz") for path in folder.glob(f"dev*.tsv{end}"))
+    found = {split: _like(folder, split) for split in ("train", "valid", "test")}
+    found["valid"] = found["valid"] or _like(folder, "dev")
     for split in ("train", "valid"):
         if not found[split]:
             there = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "an empty folder"

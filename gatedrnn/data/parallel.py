@@ -14,7 +14,7 @@ import numpy as np
 from gatedrnn.core.errors import DataError
 from gatedrnn.data.config import DataConfig, ParallelDataConfig
 from gatedrnn.data.ragged import PADDING, Ragged, by_length
-from gatedrnn.data.text import read_lines
+from gatedrnn.data.text import Kept, read_lines
 from gatedrnn.data.vocabulary import Vocabulary
 
 STEMS = {"train": ("train",), "valid": ("valid", "dev", "val"), "test": ("test",)}
@@ -126,40 +126,55 @@ def learn_vocabularies(text: TextPair, data: ParallelDataConfig) -> tuple[Vocabu
     return Vocabulary.learn(iter([text.source]), settings), Vocabulary.learn(iter([text.target]), settings)
 
 
-def read_parallel(folder: Path | str, source: str, target: str) -> dict[str, TextPair]:
-    """The splits of a folder: `train.de` and `train.en` and so on, or `train.tsv` with the source before a tab; .gz too.
+def read_parallel(folder: Path | str, data: ParallelDataConfig) -> dict[str, TextPair]:
+    """The splits of a folder: `train.de` and `train.en` and so on, or `train.tsv`; .gz too.
 
-    Args: source, target: codes of the languages, which end the files' names.
+    Raises: DataError: as `read_split`; train or valid is missing.
+    """
+    found = {split: read_split(folder, split, data) for split in STEMS}
+    for split in ("train", "valid"):
+        if found[split] is None:
+            there = ", ".join(sorted(path.name for path in Path(folder).iterdir())[:8]) or "an empty folder"
+            rule = f"must hold {split}.{data.source} and {split}.{data.target}, or {split}.tsv"
+            raise DataError(str(folder), rule, there, "Check --data.source and --data.target, or add the files")
+    return {split: text for split, text in found.items() if text is not None}
 
-    Raises: DataError: the folder, a split or a side is missing; sides of different lengths, or an empty one, with the lines.
+
+def read_split(folder: Path | str, split: str, data: ParallelDataConfig) -> TextPair | None:
+    """One split of a folder, None where it is not there; of test sets that are not named `test`, the first by name.
+
+    Raises: DataError: the folder or a side is missing; sides of different lengths, or an empty one, with the lines.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        advice = "Check --data"
-        raise DataError(
-            str(folder), f"must be a folder with train.{source} and train.{target}", "no such folder", advice
-        )
-    found = {}
-    for split, stems in STEMS.items():
-        text = next((text for stem in stems if (text := _split(folder, stem, source, target)) is not None), None)
-        if text is not None:
-            found[split] = text
-        elif split != "test":
-            there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "an empty folder"
-            rule = f"must hold {split}.{source} and {split}.{target}, or {split}.tsv"
-            raise DataError(str(folder), rule, there, "Check --data.source and --data.target, or add the files")
+        rule = f"must be a folder with train.{data.source} and train.{data.target}"
+        raise DataError(str(folder), rule, "no such folder", "Check --data")
+    endings = (f".{data.source}", f".{data.source}.gz", ".tsv", ".tsv.gz")
+    others = sorted(path.name.removesuffix(end) for end in endings for path in folder.glob(f"test?*{end}"))
+    stems = (*STEMS[split], *others) if split == "test" else STEMS[split]
+    return next((text for stem in stems if (text := _named(folder, stem, data)) is not None), None)
+
+
+def read_text_pair(path: Path | Kept, data: ParallelDataConfig) -> TextPair:
+    """Parallel text that a person names: a TSV file, or what stands before .SOURCE and .TARGET. Raises: DataError: none there."""
+    if isinstance(path, Kept) or path.is_file():
+        return _read_table(path, data)
+    found = _named(path.parent, path.name, data)
+    if found is None:
+        rule = f"must be a TSV file, or stand before .{data.source} and .{data.target}"
+        raise DataError(str(path), rule, "no such file", "Check --data")
     return found
 
 
-def _split(folder: Path, stem: str, source: str, target: str) -> TextPair | None:
-    sides = [_file(folder, f"{stem}.{code}") for code in (source, target)]
+def _named(folder: Path, stem: str, data: ParallelDataConfig) -> TextPair | None:
+    sides = [_file(folder, f"{stem}.{code}") for code in (data.source, data.target)]
     if all(sides):
         return read_sides(*(side for side in sides if side))
     if any(sides):
-        missing = target if sides[0] else source
+        missing = data.target if sides[0] else data.source
         raise DataError(str(sides[0] or sides[1]), f"must have {stem}.{missing} beside it", "no such file", "Add it")
     table = _file(folder, f"{stem}.tsv")
-    return None if table is None else _read_table(table)
+    return None if table is None else _read_table(table, data)
 
 
 def _file(folder: Path, name: str) -> Path | None:
@@ -179,17 +194,16 @@ def read_sides(source: Path, target: Path) -> TextPair:
     return _checked(f"{source} and {target.name}", TextPair([a for a, _ in pairs], [b for _, b in pairs]))
 
 
-def _read_table(path: Path) -> TextPair:
-    source, target = [], []
+def _read_table(path: Path | Kept, data: ParallelDataConfig) -> TextPair:
+    names = data.columns or (data.source, data.target)
+    places, rows = [names.index(data.source), names.index(data.target)], []
     for number, line in read_lines(path):
         columns = line.split("\t")
-        if len(columns) < 2:
-            raise DataError(
-                f"{path}, line {number}", "must have two columns apart by a tab", len(columns), "Mend the line"
-            )
-        source.append(columns[0])
-        target.append(columns[1])
-    return _checked(str(path), TextPair(source, target))
+        if len(columns) <= max(places):
+            rule = f"must have columns for {' and '.join(names)}, apart by tabs"
+            raise DataError(f"{path}, line {number}", rule, f"{len(columns)} columns", "Mend the line")
+        rows.append([columns[place] for place in places])
+    return _checked(str(path), TextPair([source for source, _ in rows], [target for _, target in rows]))
 
 
 def _checked(owner: str, text: TextPair) -> TextPair:

@@ -48,8 +48,10 @@ class Kept:
         return self._path.open(*how, **options)
 
 
-def rereadable(path: str) -> Path | Kept:
+def rereadable(path: "str | Path | Kept") -> Path | Kept:
     """The path of a text that will be read several times; what can be read only once is kept. Raises: as `Kept`."""
+    if not isinstance(path, str):
+        return path
     try:
         once = path == "-" or stat.S_IFMT(Path(path).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR)
     except (OSError, ValueError):  # the reader says what is wrong

@@ -1,4 +1,4 @@
-"""What compression costs, drawn: the change of perplexity against the bytes of the file."""
+"""What compression costs, drawn: the change of the score against the bytes of the file."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -12,11 +12,12 @@ from gatedrnn.plots.trees import FAINT, INK
 _MARKS = "osD^vP*Xd<>"
 
 
-def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: str = "perplexity") -> Figure:
     """A mark a scheme, a colour a run; the file's size is relative to the run's own, the change in percent.
 
     Args: runs: by name the rows of the table, the original first: scheme, bytes, change_percent. Changes that are not finite, or
         over 100 %, lie on the upper edge.
+        score: its name.
     """
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     axes = figure.add_subplot()
@@ -37,7 +38,7 @@ def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     axes.axhline(0, color=FAINT, linewidth=0.8)
     axes.set_xlim(0, 105)
     axes.set_xlabel("bytes, % of the original's", fontsize=9, color=INK)
-    axes.set_ylabel("change of perplexity, %", fontsize=9, color=INK)
+    axes.set_ylabel(f"change of {score}, %", fontsize=9, color=INK)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,8 +1,8 @@
 """Logical inference: which of seven relations holds between two formulae."""
 
 import functools
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -16,11 +16,12 @@ from gatedrnn.data import DataConfig, Vocabulary
 from gatedrnn.data.config import PairDataConfig
 from gatedrnn.data.labelled import LabelledPairs, PairBatch, PairBatches, find_pairs
 from gatedrnn.data.logic import LABELS, Pair, make_pairs, read_pairs, write_pairs
+from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
 from gatedrnn.models import PairClassifier, PairClassifierConfig
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import TrainingConfig
-from gatedrnn.tasks.task import Batches, Loss, Score
+from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import checksum, on
 
 MOST_OPERATORS = 12
@@ -55,6 +56,8 @@ class Inference:
     data: ClassVar[type] = PairDataConfig
     model: ClassVar[type] = PairClassifierConfig
     measure: ClassVar[str] = "accuracy"
+    rated: ClassVar[str] = "accuracy"
+    reads: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[str] = "pairs"
     files: ClassVar[tuple[str, ...]] = (VOCABULARY_FILE,)
     training: ClassVar[TrainingConfig] = TrainingConfig(
@@ -153,6 +156,37 @@ class Inference:
     def shown(self, nats: float) -> dict[str, float]:
         """The loss."""
         return {"loss_nats": nats}
+
+    @staticmethod
+    def text(
+        held: Vocabulary, data: PairDataConfig, folder: Path | str, split: str = "test", path: Any = None
+    ) -> LabelledPairs:
+        """Labelled pairs, of any number of operators."""
+        files: Any = {split: [rereadable(path)]} if path is not None else find_pairs(folder)
+        if split not in files:
+            raise DataError(str(folder), f"must hold {split} pairs", ", ".join(files), "Name others by --data")
+        pairs = LabelledPairs([pair for file in files[split] for pair in read_pairs(file)], held)
+        if not len(pairs):
+            raise DataError(str(files[split][0]), "must hold at least one pair", "none", "Check the file")
+        return pairs
+
+    @staticmethod
+    def evaluate(model: nn.Module, held: Vocabulary, text: LabelledPairs, how: Mapping[str, Any]) -> Evaluation:
+        """Accuracy, by number of operators too."""
+        found = accuracy(model, text)
+        lines = [f"accuracy {found.accuracy:.2f} %  loss {found.loss_nats:.5f} nats a pair  {found.pairs} pairs"]
+        lines += [f"the most frequent label alone: {found.majority:.2f} %", "", "operators  accuracy   pairs"]
+        each = found.by_operators.items()
+        lines += [f"{number:9}  {of['accuracy']:8.2f}  {of['pairs']:6,}" for number, of in each]
+        return Evaluation(asdict(found), lines)
+
+    @staticmethod
+    def rate(
+        model: nn.Module, held: Vocabulary, text: LabelledPairs, batch_size: int, most: int | None = None
+    ) -> tuple[float, int]:
+        """Accuracy."""
+        part = text.first(most)
+        return accuracy(model, part, batch_size).accuracy, int(part.left.lengths_N.sum() + part.right.lengths_N.sum())
 
 
 @torch.no_grad()

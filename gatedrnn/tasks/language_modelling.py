@@ -1,7 +1,7 @@
 """Language modelling: predict each token of a text, the state carried over windows or afresh for each sentence."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -9,15 +9,17 @@ from typing import Any, ClassVar, final
 import torch
 from torch import nn
 
-from gatedrnn.core.errors import CheckpointError
+from gatedrnn.core.checks import positive_int
+from gatedrnn.core.errors import CheckpointError, DataError
 from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits, write_corpus
 from gatedrnn.data.batching import SentenceBatches, StreamBatches, Window, window_lengths
+from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import TOKENIZER_FILE, VOCABULARY_FILE
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.penalties import penalties
 from gatedrnn.tasks.perplexity import evaluate
-from gatedrnn.tasks.task import Batches, Loss, Score
+from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import checksum, on
 
 
@@ -29,6 +31,8 @@ class LanguageModelling:
     data: ClassVar[type] = DataConfig
     model: ClassVar[type] = LanguageModelConfig
     measure: ClassVar[str] = "perplexity"
+    rated: ClassVar[str] = "perplexity"
+    reads: ClassVar[tuple[str, ...]] = ("batch_size", "reset", "cache", "dynamic")
     unit: ClassVar[str] = "tokens"
     files: ClassVar[tuple[str, ...]] = (VOCABULARY_FILE, TOKENIZER_FILE)
     training: ClassVar[TrainingConfig] = TrainingConfig()
@@ -128,3 +132,48 @@ class LanguageModelling:
     def shown(self, nats: float) -> dict[str, float]:
         """Loss and perplexity."""
         return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
+
+    @staticmethod
+    def text(held: Vocabulary, data: DataConfig, folder: Path | str, split: str = "test", path: Any = None) -> Corpus:
+        """A corpus whose only split is `text`."""
+        files: Any = {split: rereadable(path)} if path is not None else find_splits(folder)
+        if split not in files:
+            raise DataError(str(folder), f"must hold a {split} text", ", ".join(files), "Name another by --data")
+        return Corpus({"text": files[split]}, held, empty_lines=data.empty_lines)
+
+    @staticmethod
+    def evaluate(model: nn.Module, held: Vocabulary, text: Corpus, how: Mapping[str, Any]) -> Evaluation:
+        """Perplexity, and bits per character where tokens are not words. Args: how: as for `gatedrnn.tasks.perplexity`."""
+        batch_size, reset, cache, dynamic = (how[name] for name in LanguageModelling.reads)
+        size = positive_int("--batch-size", batch_size)
+        result = evaluate(model, text["text"], held, batch_size=size, reset=reset, cache=cache, dynamic=dynamic)
+        found: dict[str, Any] = asdict(result)
+        lines = [
+            f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats a token  {result.tokens} tokens"
+        ]
+        if held.level != "word":
+            characters = text.characters["text"]
+            found["bits_per_character"] = result.loss_nats * result.tokens / (math.log(2) * characters)
+            counted = f"{characters} characters, line ends included"
+            lines.append(f"{found['bits_per_character']:.4f} bits per character  {counted}")
+        settings = {name: _settings(what) for name, what in (("cache", cache), ("dynamic", dynamic)) if what}
+        named = {"cache": "continuous cache", "dynamic": "dynamic evaluation"}
+        state = "state reset at each sentence" if reset else f"state carried, batch size {batch_size}"
+        added = [f"{named[k]} ({', '.join(f'{name} {x:g}' for name, x in s.items())})" for k, s in settings.items()]
+        unknown = text.unknown["text"]
+        told = f"{unknown} tokens ({100 * unknown / result.tokens:.1f} %) are <unk>"
+        return Evaluation(
+            found | ({"state": "reset"} if reset else {}) | settings, [*lines, "; ".join([state, *added, told])]
+        )
+
+    @staticmethod
+    def rate(
+        model: nn.Module, held: Vocabulary, text: Corpus, batch_size: int, most: int | None = None
+    ) -> tuple[float, int]:
+        """Perplexity."""
+        tokens = text["text"][:most]
+        return evaluate(model, tokens, held, batch_size=min(batch_size, len(tokens))).perplexity, len(tokens)
+
+
+def _settings(what: Any) -> dict[str, float]:
+    return {name.rstrip("_"): value for name, value in asdict(what).items()}

@@ -1,6 +1,6 @@
 """What the training loop needs of an experiment, and nothing more; it never asks which one it is."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -65,6 +65,19 @@ class Score:
     shown: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Of a text.
+
+    Args:
+        record: measures by name, and how they were found.
+        lines: the same in words.
+    """
+
+    record: dict[str, Any]
+    lines: list[str]
+
+
 class Task(Protocol):
     """An experiment with its data.
 
@@ -72,6 +85,8 @@ class Task(Protocol):
         name: as a run's `task` has it.
         data, model: the classes of a run's sections `data` and `model`.
         measure: which of a score's measures a person is told.
+        rated: which measure `evaluate` and `rate` give.
+        reads: options of `evaluate`.
         unit: what is counted, as "tokens".
         files: what a run holds beside configuration and weights.
         training: how it is trained unless told otherwise.
@@ -81,6 +96,8 @@ class Task(Protocol):
     data: ClassVar[type]
     model: ClassVar[type]
     measure: ClassVar[str]
+    rated: ClassVar[str]
+    reads: ClassVar[tuple[str, ...]]
     unit: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
     training: ClassVar[TrainingConfig]
@@ -145,4 +162,23 @@ class Task(Protocol):
 
     def shown(self, nats: float) -> dict[str, float]:
         """Measures that a mean training loss gives, by name, in a record with "train_" before."""
+        ...
+
+    @staticmethod
+    def text(held: Any, data: Any, folder: Path | str, split: str = "test", path: Any = None) -> Any:
+        """What a trained model is evaluated on: a split of `folder`, or what is at `path`.
+
+        Args: held, data: what the run holds, and its section `data`.
+        Raises: DataError: it is missing, or damaged.
+        """
+        ...
+
+    @staticmethod
+    def evaluate(model: nn.Module, held: Any, text: Any, how: Mapping[str, Any]) -> Evaluation:
+        """Every measure of a trained model. Raises: CheckpointError: they are not finite. ArgumentError: a value of `how`."""
+        ...
+
+    @staticmethod
+    def rate(model: nn.Module, held: Any, text: Any, batch_size: int, most: int | None = None) -> tuple[float, int]:
+        """The measure `rated`, and how many tokens were read: all, or about `most` of them."""
         ...

@@ -2,16 +2,18 @@
 
 import functools
 import math
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import Vocabulary
 from gatedrnn.data.config import ParallelDataConfig
 from gatedrnn.data.parallel import (
@@ -22,19 +24,24 @@ from gatedrnn.data.parallel import (
     encoded,
     learn_vocabularies,
     read_parallel,
+    read_split,
+    read_text_pair,
 )
 from gatedrnn.data.ragged import Ragged, by_length
+from gatedrnn.data.text import rereadable
 from gatedrnn.data.verb_final import write_parallel
 from gatedrnn.models import TranslationConfig, TranslationModel
 from gatedrnn.models.beam import Beam, Hypothesis, translate
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import TrainingConfig
-from gatedrnn.tasks.task import Batches, Loss, Score
+from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import checksum, on
 
 _FILES = ("vocabulary.source.json", "vocabulary.target.json", "tokenizer.source.json", "tokenizer.target.json")
-_TOGETHER = 64  # sentences that are translated at once
+TOGETHER = 64
+"""Sentences that are translated at once."""
+_APART = 0.9  # of the full stops at ends of lines
 _SORTED = 2048  # sentences that are read before the first is translated
 
 
@@ -44,6 +51,10 @@ class Languages:
 
     source: Vocabulary
     target: Vocabulary
+
+    def written(self, ids: list[int]) -> str:
+        """A translation's tokens as one line of text."""
+        return " ".join(re.split(r"[\r\n]", self.target.text(self.target.decode(ids))))
 
 
 @final
@@ -60,6 +71,8 @@ class Translation:
     data: ClassVar[type] = ParallelDataConfig
     model: ClassVar[type] = TranslationConfig
     measure: ClassVar[str] = "perplexity"
+    rated: ClassVar[str] = "bleu"
+    reads: ClassVar[tuple[str, ...]] = ("beam", "tokenize")
     unit: ClassVar[str] = "tokens"
     files: ClassVar[tuple[str, ...]] = _FILES
     training: ClassVar[TrainingConfig] = TrainingConfig(
@@ -74,7 +87,7 @@ class Translation:
     @classmethod
     def open(cls, data: ParallelDataConfig, folder: Path | str, run: Path | None = None) -> "Translation":
         """Read a folder's parallel text, with the vocabularies of a run that has begun. Raises: DataError: as `read_parallel`."""
-        return cls(read_parallel(folder, data.source, data.target), data, None if run is None else _languages(run))
+        return cls(read_parallel(folder, data), data, None if run is None else _languages(run))
 
     @staticmethod
     def make(folder: Path, seed: int) -> None:
@@ -167,6 +180,56 @@ class Translation:
         """Loss and perplexity."""
         return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
 
+    @staticmethod
+    def text(
+        held: Languages, data: ParallelDataConfig, folder: Path | str, split: str = "test", path: Any = None
+    ) -> TextPair:
+        """Lines and their translations."""
+        found = read_split(folder, split, data) if path is None else read_text_pair(rereadable(path), data)
+        if found is None:
+            raise DataError(str(folder), f"must hold a {split} text", "none", "Name another by --data")
+        return found
+
+    @staticmethod
+    def evaluate(model: nn.Module, held: Languages, text: TextPair, how: Mapping[str, Any]) -> Evaluation:
+        """BLEU and chrF of the best translations, with their signatures.
+
+        Args: how: beam, None for the default; tokenize of BLEU, None for none where references look tokenised, else 13a.
+        """
+        beam, tokenize = how["beam"] or Beam(), how["tokenize"] or _tokenization(text.target)
+        found = _rated(model, held, text, beam, tokenize)
+        lines = [f"BLEU {found['bleu']:.2f}  chrF {found['chrf']:.2f}  {len(text.source)} sentences"]
+        lines += [f"beam {found['beam']}, alpha {found['alpha']:g}"]
+        return Evaluation(found, [*lines, f"BLEU: {found['bleu_signature']}", f"chrF: {found['chrf_signature']}"])
+
+    @staticmethod
+    def rate(
+        model: nn.Module, held: Languages, text: TextPair, batch_size: int, most: int | None = None
+    ) -> tuple[float, int]:
+        """BLEU; tokens of the sources are counted."""
+        sizes = np.cumsum([len(each) for each in encoded(text.source, held.source)])
+        count = len(sizes) if most is None else min(len(sizes), 1 + int(np.searchsorted(sizes, most)))
+        part = TextPair(text.source[:count], text.target[:count])
+        found = _rated(model, held, part, Beam(), _tokenization(text.target), batch_size)
+        return found["bleu"], int(sizes[count - 1])
+
+
+def _rated(
+    model: Any, languages: Languages, text: TextPair, beam: Beam, tokenize: str, together: int = TOGETHER
+) -> dict[str, Any]:
+    one = replace(beam, n_best=1)
+    each = translations(model, languages, text.source, one, together)
+    found = [languages.written(best[0].ids) for _, best in each]
+    scores = bleu(found, text.target, tokenize)
+    return {"sentences": len(found), **scores, "beam": beam.size, "alpha": beam.alpha}
+
+
+def _tokenization(references: list[str]) -> str:
+    """none where full stops stand apart from words, as in text that is tokenised already; else 13a."""
+    ends = [line.rstrip() for line in references if line.rstrip().endswith((".", "?", "!"))]
+    apart = sum(line[-2:-1].isspace() for line in ends)
+    return "none" if ends and apart > _APART * len(ends) else "13a"
+
 
 def _languages(folder: Path) -> Languages:
     return Languages(Vocabulary.load(folder / _FILES[0]), Vocabulary.load(folder / _FILES[1]))
@@ -188,7 +251,7 @@ def _nats(model: nn.Module, pairs: Parallel, batch_size: int) -> float:
 
 
 def translations(
-    model: TranslationModel, languages: Languages, lines: Iterable[str], beam: Beam
+    model: TranslationModel, languages: Languages, lines: Iterable[str], beam: Beam, together: int = TOGETHER
 ) -> Iterator[tuple[list[str], list[Hypothesis]]]:
     """The source's tokens and the best translations of each line, in order; of an empty line, nothing.
 
@@ -198,19 +261,19 @@ def translations(
     for line in lines:
         held.append(line)
         if len(held) == _SORTED:
-            yield from _translated(model, languages, held, beam)
+            yield from _translated(model, languages, held, beam, together)
             held = []
-    yield from _translated(model, languages, held, beam)
+    yield from _translated(model, languages, held, beam, together)
 
 
 def _translated(
-    model: TranslationModel, languages: Languages, lines: list[str], beam: Beam
+    model: TranslationModel, languages: Languages, lines: list[str], beam: Beam, together: int
 ) -> Iterator[tuple[list[str], list[Hypothesis]]]:
     full = [k for k, line in enumerate(lines) if line.strip()]
     ids = encoded([lines[k] for k in full], languages.source)
     sources, device = Ragged(ids), next(model.parameters()).device
     found: dict[int, list[Hypothesis]] = {}
-    for chosen in by_length(sources.lengths_N[:, None], _TOGETHER):
+    for chosen in by_length(sources.lengths_N[:, None], together):
         source_TB, source_B = sources.batch(chosen)
         best = translate(model, on(device, source_TB), on(device, source_B), beam)
         found |= {full[n]: one for n, one in zip(chosen, best, strict=True)}

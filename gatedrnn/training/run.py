@@ -34,12 +34,17 @@ LISTED = tuple(dict.fromkeys([CONFIG_FILE, WEIGHTS_FILE, *(name for _, task in T
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with its configuration and what its task keeps beside it: a language model's vocabulary."""
+    """A trained model with its configuration and what its task keeps beside it: a vocabulary, or that of each language."""
 
     folder: Path
     config: RunConfig
     model: Any
     vocabulary: Any
+
+    @property
+    def text_folder(self) -> Path:
+        """Of what it was trained on."""
+        return Path(self.config.data.folder or self.folder / "text")
 
 
 def load_run(folder: Path | str, task: str | None = LanguageModelling.name) -> Run:

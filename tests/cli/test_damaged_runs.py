@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from terminal import call, fails, record, works
 
-from gatedrnn.cli import commands, compression
+from gatedrnn.cli.commands import compress, train
 from gatedrnn.data import write_corpus
 from gatedrnn.tasks import language_modelling
 from gatedrnn.training import checkpoint
@@ -314,7 +314,7 @@ def kill(*_, **__):
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_compression_leaves_a_run_that_was_trained_into_its_folder_meanwhile(stopped, run, place, monkeypatch):
-    out, measured = run.parent / "out", compression._measured
+    out, measured = run.parent / "out", compress._measured
     before = trained(run)
 
     def meanwhile(*arguments):
@@ -324,7 +324,7 @@ def test_a_compression_leaves_a_run_that_was_trained_into_its_folder_meanwhile(s
                 raise KeyboardInterrupt
         return measured(*arguments)
 
-    monkeypatch.setattr(compression, "_measured", meanwhile)
+    monkeypatch.setattr(compress, "_measured", meanwhile)
     arguments = ("compress", place / "other", "--method", "int8", "--out", out)
     assert ("interrupted" if stopped else "must not hold a run yet") in fails(*arguments, code=130 if stopped else 1)
     assert trained(out) == before and not (out / "compression.json").exists()
@@ -346,9 +346,9 @@ def test_a_compressed_run_keeps_no_lock(run):
 def test_training_on_after_compression_that_was_killed_at_its_end_has_its_record(at, run, monkeypatch):
     out = run.parent / "out"
     retrain = ("compress", run, "--method", "svd", "--rank", 2, "--retrain", 1, "--out", out)
-    was = getattr(compression, at)
+    was = getattr(compress, at)
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(compression, at, lambda *a: kill() if at != "_measured" or a[1] == out else was(*a))
+        patch.setattr(compress, at, lambda *a: kill() if at != "_measured" or a[1] == out else was(*a))
         call(*retrain)
     assert (out / "compression.json").exists() == (at == "checkpoints")
     weights = trained(out)["model.safetensors"]
@@ -357,8 +357,8 @@ def test_training_on_after_compression_that_was_killed_at_its_end_has_its_record
 
 
 def test_a_table_of_two_runs_reads_standard_input_once(run, place, monkeypatch, tmp_path):
-    monkeypatch.setattr(compression, "published", lambda hidden: {})
-    monkeypatch.setattr(compression, "_WHOLE", ("int8",))
+    monkeypatch.setattr(compress, "published", lambda *a: {})
+    monkeypatch.setattr(compress, "_WHOLE", ("int8",))
     text = io.TextIOWrapper(io.BytesIO((place / "text" / "valid.txt").read_bytes()))
     monkeypatch.setattr("sys.stdin", text)
     rows = record("compress", run, place / "other", "--table", "--data", "-")
@@ -381,7 +381,7 @@ def test_a_kill_while_the_text_is_read_leaves_nothing_in_the_way(place, tmp_path
     arguments = ("train", "--config", tmp_path / "grammar.yaml", "--out", tmp_path / "run", "--training.epochs", 1)
     monkeypatch.setattr(language_modelling, "write_corpus", lambda folder, seed: write_corpus(folder, seed, 40, 8, 8))
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(commands.shutil, "rmtree", lambda *a, **k: None)  # a kill cleans nothing up
+        patch.setattr(train.shutil, "rmtree", lambda *a, **k: None)  # a kill cleans nothing up
         patch.setattr(language_modelling, "Corpus", kill)
         call(*arguments)
     assert (tmp_path / "run" / "text").exists()
@@ -414,7 +414,7 @@ def test_a_demo_replaces_no_run_that_was_trained_longer_and_set_back(place, tmp_
     demos = read_run_config(place / "run" / "config.yaml").training  # of one epoch
     config = (place / "run" / "config.yaml").read_text()
     (tmp_path / "demo" / "run" / "config.yaml").write_text(config)
-    monkeypatch.setattr("gatedrnn.cli.demo.TRAINING", demos)
+    monkeypatch.setattr("gatedrnn.cli.commands.demo.TRAINING", demos)
     assert "must be empty, new, or hold a finished demo alone; got run" in fails("demo", "--out", tmp_path / "demo")
     assert trained(tmp_path / "demo" / "run") == trained(place / "two")
 

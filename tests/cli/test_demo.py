@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatedrnn.cli import demo
+from gatedrnn.cli.commands import demo
 from gatedrnn.cli.main import main
 from gatedrnn.data import CONSTRUCTIONS
 from gatedrnn.trees import PROTOCOLS

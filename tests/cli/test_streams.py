@@ -47,7 +47,7 @@ def reading(work, text, folder):
 @pytest.mark.parametrize("how", ["-", "pipe"])
 @pytest.mark.parametrize("command", ["evaluate", "gates", "compress", "surprisal", "parse"])
 def test_a_text_that_can_be_read_once_is_read_as_a_file_is(work, tmp_path, piped, monkeypatch, command, how):
-    monkeypatch.setattr("gatedrnn.cli.gates._figures", lambda record: ())
+    monkeypatch.setattr("gatedrnn.cli.commands.gates._figures", lambda record: ())
     raw = (work / "text" / "valid.txt").read_bytes()
     (tmp_path / "a.txt").write_bytes(raw)
     by_file = works(*reading(work, tmp_path / "a.txt", tmp_path / "one")[command], "--json")
@@ -177,7 +177,7 @@ def test_arguments_that_are_no_text_are_one_line(work):
      ["eval-syntax", "RUN", "--pairs", "grammar", "--append=--"]],
 )  # fmt: skip
 def test_two_dashes_may_be_a_text(work, tmp_path, monkeypatch, arguments):
-    monkeypatch.setattr("gatedrnn.cli.gates._figures", lambda record: ())
+    monkeypatch.setattr("gatedrnn.cli.commands.gates._figures", lambda record: ())
     out = works(*[{"RUN": work / "run", "OUT": tmp_path / "out"}.get(a, a) for a in arguments], "--json")
     assert '"--"' in out
 
@@ -407,7 +407,8 @@ def test_compression_that_fails_removes_only_what_it_wrote(work, tmp_path, monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(
-        "gatedrnn.cli.compression.load_run", lambda folder: stops() if folder == tmp_path / "out" else load_run(folder)
+        "gatedrnn.cli.commands.compress.load_run",
+        lambda folder, *task: stops() if folder == tmp_path / "out" else load_run(folder, *task),
     )
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")

@@ -439,11 +439,10 @@ def _work(connection: Any, base: Path) -> None:
     """The process of the cases: gets (seed, number), sends what `one` finds."""
     import torch
 
-    import gatedrnn.cli.commands
-    import gatedrnn.cli.gates
+    import gatedrnn.cli.commands.gates
 
     torch.set_num_threads(1)
-    gatedrnn.cli.gates._KINDS = ("svg",)  # figures take most of the time
+    gatedrnn.cli.commands.gates._KINDS = ("svg",)  # figures take most of the time
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + BYTES, resource.RLIM_INFINITY))
     with contextlib.suppress(EOFError):

@@ -19,7 +19,7 @@ def base(tmp_path_factory):
 
 @pytest.mark.parametrize("start", [1, 2, 3])
 def test_damaged_files_and_odd_options_end_in_success_or_one_line(base, start, monkeypatch):
-    monkeypatch.setattr("gatedrnn.cli.gates._KINDS", ("svg",))  # figures take most of the time
+    monkeypatch.setattr("gatedrnn.cli.commands.gates._KINDS", ("svg",))  # figures take most of the time
     assert fuzz(7, range(start * 25, start * 25 + 25), base) == {}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gatedrnn.models import LanguageModel
+from gatedrnn.models.saving import PretrainedModel
 from gatedrnn.studies.compression.schemes import Places, Scheme, places_by_weight, small_form
 from gatedrnn.weights.forms import FORMS
 
@@ -26,7 +26,7 @@ class Projection:
     Raises: ArgumentError: as `compressed`.
     """
 
-    def __init__(self, model: LanguageModel, scheme: Scheme) -> None:
+    def __init__(self, model: PretrainedModel, scheme: Scheme) -> None:
         self._places: dict[str, Places] = places_by_weight(model, scheme)
         self.name = repr(scheme)
         self.memory: dict[str, Tensor] = {}

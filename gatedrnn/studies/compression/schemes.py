@@ -4,22 +4,28 @@ Equations: Li et al. 2018, sec. 4.3: round, w → r·round(w / r); round & clip,
 at a low rank; SVD+ at half that rank. Departs: the small form is what is stored, not a dense matrix with small content.
 """
 
+import re
 from dataclasses import dataclass, replace
-from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gatedrnn.cells import Spec
 from gatedrnn.core.checks import one_of, positive_int, positive_number
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.models import LanguageModel
+from gatedrnn.layers import RecurrentBase
+from gatedrnn.models.saving import PretrainedModel
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, blocks_of
 from gatedrnn.weights.forms import SMALL, Block, grid, low_rank, part_of
 
 METHODS = ("round", "clip", "svd", "int8", "int4", "bf16", "binary")
 WEIGHTS = ("recurrent", "all")
+_MATRIX = re.compile(r"weight_(ih|hh)_l\d+(_reverse)?")
 _PUBLISHED_GATES = ("input", "forget")
 _PUBLISHED_RANK = 128 / 1150  # of the hidden size
+_PUBLISHED = {
+    "language_modelling": (0.2, 0.4, _PUBLISHED_RANK),
+    "translation": (0.5, 1.0, 32 / 256),
+}  # step, clip, share
 
 
 @dataclass(frozen=True)
@@ -27,15 +33,14 @@ class Scheme:
     """One compression.
 
     Args:
-        method: round (to multiples of `step`), clip (to [−clip, clip], then round), svd (two factors of `rank`), int8 or int4
-            (a scale a row), bf16, or binary (signs and a scale a row).
-        gates: whose rows: names as `input` or `input_gate`, or `input=64` where a gate has its own rank (svd) or step (round,
-            clip); None for input and forget gate by round, clip, svd and binary, as published, and for every row by int8, int4
-            and bf16.
-        weights: recurrent (W and U of every layer) or all (embedding and decoder too); None for all where every row is concerned.
-        step: r.
-        clip: c.
-        rank: None for 128 of 1,150 units, in proportion.
+        method: what is done to the weights: round (to multiples of `step`), clip (to [−`clip`, `clip`], then round), svd (two
+            factors of `rank`), int8 or int4 (a scale a row), bf16, or binary (signs and a scale a row).
+        gates: whose rows: names as `input` or `input_gate`, or `input=64` for a gate's own rank or step; none for input and
+            forget, as published, and for every row by int8, int4 and bf16.
+        weights: recurrent (W and U of every layer) or all (embeddings and decoder too); none for all by int8, int4 and bf16.
+        step: r, of round and clip.
+        clip: c, the largest weight of clip.
+        rank: of svd; none for 128 of 1,150 units, in proportion.
 
     Raises: ArgumentError: an unknown method, or a value out of range.
     """
@@ -62,19 +67,19 @@ class Scheme:
         return self.gates is None and self.method in ("int8", "int4", "bf16")
 
 
-def published(hidden_size: int) -> dict[str, Scheme]:
-    """The four columns of the published table, with ranks in proportion to the hidden size."""
-    rank = max(2, round(_PUBLISHED_RANK * hidden_size))
-    svd = Scheme("svd", rank=rank)
+def published(hidden_size: int, task: str = "language_modelling") -> dict[str, Scheme]:
+    """The four columns of the published table, that of translation or of language models, with ranks as shares of H."""
+    step, clip, share = _PUBLISHED.get(task, _PUBLISHED["language_modelling"])
+    svd = Scheme("svd", rank=max(2, round(share * hidden_size)))
     return {
-        "round": Scheme("round"),
-        "round & clip": Scheme("clip"),
+        "round": Scheme("round", step=step),
+        "round & clip": Scheme("clip", step=step, clip=clip),
         "SVD": svd,
-        "SVD+": replace(svd, rank=max(1, rank // 2)),
+        "SVD+": replace(svd, rank=max(1, (svd.rank or 0) // 2)),
     }
 
 
-def compressed(model: LanguageModel, scheme: Scheme) -> dict[str, Tensor]:
+def compressed(model: PretrainedModel, scheme: Scheme) -> dict[str, Tensor]:
     """The model's state dict with the weights concerned in small forms, a tied decoder left out; other rows stay as they are.
 
     Raises: ArgumentError: a gate that the cell lacks (names those it has), or a rank as high as a weight's.
@@ -97,17 +102,18 @@ Places = list[tuple[int, int, Scheme | None]]
 """First row, last + 1, and what is done to these rows."""
 
 
-def places_by_weight(model: LanguageModel, scheme: Scheme) -> dict[str, Places]:
+def places_by_weight(model: PretrainedModel, scheme: Scheme) -> dict[str, Places]:
     """What is done to which rows of the weights concerned, by name."""
-    found = {}
-    for k, layer in enumerate(model.layers):
-        held: Any = layer
-        places = _places(held.spec, scheme)
-        for weight in ("weight_ih_l0", "weight_hh_l0"):
-            found[f"layers.{k}.{weight}"] = places
+    found: dict[str, Places] = {}
+    for owner, module in model.named_modules():
+        if isinstance(module, RecurrentBase):
+            places = _places(module.spec, scheme)
+            found |= {f"{owner}.{name}": places for name, _ in module.named_parameters() if _MATRIX.fullmatch(name)}
     if (scheme.weights or ("all" if scheme.whole else "recurrent")) == "all":
-        for name in ("embedding.weight",) if model.config.tied else ("embedding.weight", "decoder.weight"):
-            found[name] = [(0, model.embedding.num_embeddings, scheme)]
+        tables = [f"{owner}.weight" for owner, each in model.named_modules() if isinstance(each, nn.Embedding)]
+        for name in (*tables, "decoder.weight"):
+            if name in model.own_state_dict():
+                found[name] = [(0, len(model.own_state_dict()[name]), scheme)]
     return found
 
 

@@ -1,68 +1,62 @@
-"""`gatedrnn parse` and `gatedrnn eval-parsing`: trees off a run's master gates, and their scores."""
+"""`gatedrnn eval-parsing`: F1 of the trees off runs' master gates, beside baselines."""
 
-import sys
 from collections.abc import Iterator
-from itertools import tee
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.cli.scores import print_scores, shown, write_report
-from gatedrnn.cli.text import nothing
+from gatedrnn.cli.text import ALGORITHM_TOLD, GATE_TOLD, LAYER_TOLD, mapping_option
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.core.files import to_json, write_text
-from gatedrnn.data import read_lines, read_treebank
-from gatedrnn.training.run import Run, load_run, load_runs
-from gatedrnn.trees import ALGORITHMS, Gold, gold_tree, sentence_f1
+from gatedrnn.data import read_treebank
+from gatedrnn.studies.parsing import BASELINE_NAMES, GATES
+from gatedrnn.training.run import Run, load_runs
+from gatedrnn.trees import ALGORITHMS, KEEP_RULES, Gold, gold_tree, sentence_f1
 
-Options = Any
 Voters = dict[tuple[str, Any, str], Any]
 """Trees of every gold sentence by run, layer and gate."""
 
 _DRAWN = 8  # sentences of a report, of so many words
 _FEWEST, _MOST = 8, 20
-_WIDEST = 200  # words of a sentence drawn by `parse --svg`
 
 
-def parse(options: Options) -> None:
-    """`gatedrnn parse`."""
-    from gatedrnn.studies.parsing import Parse, default_layer, layer_named, parse_sentences
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Which runs, which gold trees, and how trees are read and scored."""
 
-    run = load_run(options.run)
-    layer = default_layer(run.model) if options.layer is None else layer_named(options.layer)
-    how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm}
-    how["mapping"] = options.mapping or run.config.data.mapping
-    found = False
-    lines, again = tee(line.split() for _, line in read_lines(options.file))
-    parses = parse_sentences(run.model, run.vocabulary, filter(None, again), **how)
-    for number, words in enumerate(lines, 1):  # a line without a word has an empty tree: lines in are lines out
-        parsed = next(parses) if words else Parse([], [], options.algorithm)
-        found = found or bool(words)
-        tree = parsed.brackets if words else ""
-        if options.json:
-            record = {"words": parsed.words, "tree": tree, "distances": parsed.distances}
-            print(to_json(record | how, ensure_ascii=False))
-        else:
-            print(tree)
-        if options.svg and words:
-            _draw(Path(options.svg) / f"{number:05d}.svg", parsed)
-    if not found:
-        raise nothing(options.file)
+    runs: tuple[str, ...] = place("RUN", "folder of a trained run; several vote; none for baselines", ())
+    treebank: str = required("gold trees in Penn brackets, .gz too", "FILE")
+    layer: tuple[str, ...] = option((), f"repeatable: {LAYER_TOLD}", "N")
+    gate: tuple[str, ...] = option((), f"repeatable: {' or '.join(GATES)}, {GATE_TOLD} [{GATES[0]}]", "NAME")
+    algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
+    mapping: str | None = mapping_option("[the run's]")
+    select: str | None = option(None, "choose each run's layer by --dev's gold trees", "layer=auto")
+    dev: str | None = option(None, "gold trees to choose by", "FILE")
+    baseline: tuple[str, ...] = option((), f"repeatable: {', '.join(BASELINE_NAMES)} [all but balanced_up]", "NAME")
+    max_words: int | None = option(None, "score sentences of at most so many words")
+    words: str | None = option(None, "which terminals count [the run's, or ptb]", choices=tuple(KEEP_RULES))
+    skip_bad: bool = option(False, "name trees that cannot be read, and score the others")
+    bootstrap: int = option(0, "95 %% intervals from N samples of the sentences", "N")
+    by_length: bool = option(False, "also by length of sentence")
+    out: str | None = option(None, "write report.html, results.json and figures there", "DIR")
 
 
-def eval_parsing(options: Options) -> None:
-    """`gatedrnn eval-parsing`."""
+def run(options: Options) -> Found:
+    """Scores of the runs' trees and of baselines; `--out` is written. Raises: ArgumentError: options that do not fit."""
     from gatedrnn.studies.parsing import by_length, evaluate_parsing
     from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
 
-    if not options.run and not options.baseline:
+    if not options.runs and not options.baseline:
         raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
-    runs = load_runs(options.run)
+    runs = load_runs(options.runs)
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
     gold = [gold_tree(tree, words) for tree in read_treebank(options.treebank, bad if options.skip_bad else None)]
-    options.gate = list(dict.fromkeys(options.gate or ["master_forget"]))
+    options = replace(options, gate=tuple(dict.fromkeys(options.gate or GATES[:1])))
     sources, selection = _sources(runs, words, bad, options)
     voters = _voters(runs, sources, gold, options)
     trees = _agreed(voters, gold)
@@ -82,10 +76,12 @@ def eval_parsing(options: Options) -> None:
     if options.out:
         drawn = list(_drawn(runs[0], *next(iter(voters))[1:], gold, chosen, options)) if runs else []
         write_report(Path(options.out), record, rows, drawn, options)
-    if options.json:
-        print(to_json(record))
-        return
-    print_scores(record, rows, options)
+    return Found(record, rows)
+
+
+def show(found: Found, options: Options) -> None:
+    """Tables, and what to open."""
+    print_scores(found.record, found.more, options)
 
 
 def _same_words(runs: list[Run], named: str | None) -> str:
@@ -142,7 +138,7 @@ def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Go
         with Console(stderr=True, quiet=options.json).status(f"reading {len(gold):,} sentences with {run.folder}"):
             for gate in options.gate:
                 layers = [layer for layer, of in own if of == gate]
-                how = {"gate": gate, "mapping": _mapping(run, options)}
+                how: dict[str, Any] = {"gate": gate, "mapping": _mapping(run, options)}
                 readings = read_gold(run.model, run.vocabulary, gold, layers, **how)
                 found |= {(str(run.folder), layer, gate): induced_trees(readings, layer) for layer in layers}
     return found
@@ -208,8 +204,8 @@ def _drawn(run: Run, layer: Any, gate: str, gold: list[Gold], trees: Any, option
     middle = [k for k, tree in enumerate(gold) if _FEWEST <= len(tree) <= most]
     chosen = (middle or [k for k, tree in enumerate(gold) if 1 < len(tree) <= most])[:_DRAWN]
     shown, every = [gold[k] for k in chosen], range(1, len(run.model.layers) + 1)
-    how = {"gate": gate, "mapping": _mapping(run, options)}
-    readings = read_gold(run.model, run.vocabulary, shown, [*every, layer], keep_gates=True, **how)
+    how: dict[str, Any] = {"gate": gate, "mapping": _mapping(run, options), "keep_gates": True}
+    readings = read_gold(run.model, run.vocabulary, shown, [*every, layer], **how)
     for k, tree, reading in zip(chosen, shown, readings, strict=True):
         whole = {tree.whole}
         yield {
@@ -220,13 +216,3 @@ def _drawn(run: Run, layer: Any, gate: str, gold: list[Gold], trees: Any, option
             "distances": reading.distances[layer],
             "f1": 100 * sentence_f1(trees[k] - whole, tree.spans - whole),
         }
-
-
-def _draw(path: Path, parsed: Any) -> None:
-    import svgling
-
-    if len(parsed.words) > _WIDEST:
-        told = f"not drawn, {len(parsed.words):,} words; at most {_WIDEST} are drawn"
-        print(f"gatedrnn: {path.name}: {told}", file=sys.stderr)
-        return
-    write_text(path, svgling.draw_tree(parsed.tree).get_svg().tostring())

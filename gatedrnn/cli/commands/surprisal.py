@@ -2,20 +2,34 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import tee
 from typing import Any
 
-from gatedrnn.cli.text import STATES, nothing
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import option, run_place
+from gatedrnn.cli.text import mapping_option, nothing, text_place
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.files import to_json
 from gatedrnn.data import EOS, UNK, Aligned, align, read_lines
 from gatedrnn.training.run import Run, load_run
 
 COLUMNS = ("sentence", "word_index", "word", "token", "surprisal_bits", "distance", "known")
 
 
-def surprisal(options: Any) -> None:
-    """`gatedrnn surprisal`."""
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Of which run and text."""
+
+    run: str = run_place()
+    file: str = text_place()
+    carried: bool = option(False, "carry the state on, instead of one for each sentence")
+    tokens: bool = option(False, "a row a token, not summed to words")
+    layer: str | None = option(None, "whose distances, from 1, or mean [as in parse]", "N")
+    mapping: str | None = mapping_option("[exact]")
+
+
+def run(options: Options) -> Iterator[dict[str, Any]]:
+    """A record a sentence."""
     from gatedrnn.models import surprisals
 
     run = load_run(options.run)
@@ -24,34 +38,39 @@ def surprisal(options: Any) -> None:
     found = surprisals(run.model, (line.ids for line in again), eos, carried=options.carried)
     distances = _distances(run, more, options)
     read = foreign = 0
-    for number, (line, bits, far) in enumerate(zip(lines, found, distances, strict=True), 1):
+    for line, bits, far in zip(lines, found, distances, strict=True):
         rows = _token_rows(run, line, bits, far) if options.tokens else _word_rows(run, line, bits, far)
         indices, words, tokens, values, where = zip(*rows, strict=True)
-        known = [unknown not in run.vocabulary.encode(each) for each in tokens]
-        read, foreign = read + len(known) - 1, foreign + len(known) - sum(known)
-        if options.json:
-            record = {"words": words, "surprisal_bits": values, "unknown": [not one for one in known]}
-            record |= {
-                "word_index": indices,
-                "tokens": tokens,
-                "distances": where,
-                "state": "carried" if options.carried else "reset",
-            }
-            print(to_json(record, ensure_ascii=False))
-            continue
-        if number == 1:
-            print(f"gatedrnn: {STATES[not options.carried]}", file=sys.stderr)
-            print(*COLUMNS, sep="\t")
-        shown = [("" if d is None else f"{d:.6f}", int(sure)) for d, sure in zip(where, known, strict=True)]
-        for index, word, token, value, (d, sure) in zip(indices, words, tokens, values, shown, strict=True):
-            text = " ".join(token).replace("\t", "\\t")
-            print(number, index, word, text, f"{value:.6f}", d, sure, sep="\t")
+        unknowns = [unknown in run.vocabulary.encode(each) for each in tokens]
+        read, foreign = read + len(unknowns) - 1, foreign + sum(unknowns)
+        yield {
+            "words": words,
+            "surprisal_bits": values,
+            "unknown": unknowns,
+            "word_index": indices,
+            "tokens": tokens,
+            "distances": where,
+            "state": "carried" if options.carried else "reset",
+        }
     if foreign and run.vocabulary.level == "word" and options.mapping is None and not options.json:
         told = "looked up as written; --mapping number tries lower case and N for numbers too"
         print(f"gatedrnn: {foreign} of {read} words are unknown, {told}", file=sys.stderr)
 
 
-def _lines(run: Run, options: Any) -> Iterator[Aligned]:
+def show(found: Iterator[dict[str, Any]], options: Options) -> None:
+    """A row a word, or a token."""
+    for number, record in enumerate(found, 1):
+        if number == 1:
+            state = "carried" if options.carried else "reset at each sentence"
+            print(f"gatedrnn: state {state}", file=sys.stderr)
+            print(*COLUMNS, sep="\t")
+        names = ("word_index", "words", "tokens", "surprisal_bits", "distances", "unknown")
+        for index, word, tokens, bits, far, unknown in zip(*(record[name] for name in names), strict=True):
+            text, shown = " ".join(tokens).replace("\t", "\\t"), "" if far is None else f"{far:.6f}"
+            print(number, index, word, text, f"{bits:.6f}", shown, int(not unknown), sep="\t")
+
+
+def _lines(run: Run, options: Options) -> Iterator[Aligned]:
     """Each line that `evaluate` would count; nothing to read is an error."""
     mapping, found = options.mapping or "exact", False
     for _, line in read_lines(options.file):
@@ -63,7 +82,7 @@ def _lines(run: Run, options: Any) -> Iterator[Aligned]:
         raise nothing(options.file)
 
 
-def _distances(run: Run, lines: Iterator[Aligned], options: Any) -> Iterator[list[float] | None]:
+def _distances(run: Run, lines: Iterator[Aligned], options: Options) -> Iterator[list[float] | None]:
     """Of each token of each line, None for a line or a model without any."""
     from gatedrnn.studies.parsing import default_layer, has_distances, layer_named, read_sentences
 

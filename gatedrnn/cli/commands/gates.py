@@ -1,7 +1,7 @@
 """`gatedrnn gates`: what the gates of runs do over a text and in sentences, as figures and JSON."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import option, place
+from gatedrnn.cli.text import mapping_option
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.files import to_json, write_json, write_with
+from gatedrnn.core.files import write_json, write_with
 from gatedrnn.data import EOS, Corpus
 from gatedrnn.data.text import rereadable
 from gatedrnn.training.run import Run, load_runs
@@ -20,27 +23,39 @@ _STRETCHES = 20
 _KINDS = ("pdf", "png", "svg")
 
 
-def gates(options: Any) -> None:
-    """`gatedrnn gates`."""
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Which runs, over what."""
+
+    runs: tuple[str, ...] = place("RUN", "folder of a trained run; several are overlaid")
+    data: str | None = option(None, "text for histograms, one sentence a line, .gz too", "FILE")
+    sentence: tuple[str, ...] = option((), "repeatable: average gates at each word of it", "TEXT")
+    out: str = option("gatedrnn-gates", "folder for figures and gates.json", "DIR")
+    batch_size: int | None = option(None, f"stretches of the text read side by side [{_STRETCHES}]")
+    mapping: str | None = mapping_option("[the run's], in --sentence")
+
+
+def run(options: Options) -> dict[str, Any]:
+    """What the gates do, by run; figures and `gates.json` are written. Raises: ArgumentError: options that do not fit."""
     from gatedrnn.plots.gates import COLORS
 
-    names = [Path(folder).name for folder in options.run]
-    names = names if len(set(names)) == len(names) else list(options.run)
+    names = [Path(folder).name for folder in options.runs]
+    names = names if len(set(names)) == len(names) else list(options.runs)
     if len(names) > len(COLORS):
         raise ArgumentError("gates", f"takes 1 to {len(COLORS)} runs", len(names), "Name fewer")
     if not options.data and not options.sentence:
         raise ArgumentError("gates", "needs --data FILE or --sentence TEXT", "neither", "Try --data valid.txt")
     for name, needed in (("batch_size", "data"), ("mapping", "sentence")):
-        if options[name] is not None and not options[needed]:
+        if getattr(options, name) is not None and not getattr(options, needed):
             option = f"--{name.replace('_', '-')}"
             raise ArgumentError(f"gates {option}", f"needs --{needed}", "none", f"Add --{needed}, or drop {option}")
-    empty = [sentence for sentence in options.sentence or () if not sentence.split()]
+    empty = [sentence for sentence in options.sentence if not sentence.split()]
     if empty:
         raise ArgumentError(
             "--sentence", "must have at least one word", repr(empty[0]), "Write --sentence 'a few words'"
         )
-    runs = dict(zip(names, load_runs(options.run), strict=True))
-    options.data = rereadable(options.data) if options.data else None
+    runs = dict(zip(names, load_runs(options.runs), strict=True))
+    options = replace(options, data=rereadable(options.data) if options.data else None)
     record = {
         name: {"layers": _layers(run, options), "sentences": _sentences(run, options)} for name, run in runs.items()
     }
@@ -49,11 +64,13 @@ def gates(options: Any) -> None:
     for name, figure in _figures(record):
         for kind in _KINDS:
             write_with(folder / f"{name}.{kind}", partial(_saved, figure, kind))
-    if options.json:
-        print(to_json(record))
-        return
-    _print(record)
-    Console().print(f"figures and gates.json are in {folder}", highlight=False, soft_wrap=True)
+    return record
+
+
+def show(found: dict[str, Any], options: Options) -> None:
+    """A table, and where the figures are."""
+    _print(found)
+    Console().print(f"figures and gates.json are in {Path(options.out)}", highlight=False, soft_wrap=True)
 
 
 def _saved(figure: Any, kind: str, path: Path) -> None:
@@ -62,22 +79,23 @@ def _saved(figure: Any, kind: str, path: Path) -> None:
     save(figure, path, kind)
 
 
-def _layers(run: Run, options: Any) -> list[dict[str, Any]]:
+def _layers(run: Run, options: Options) -> list[dict[str, Any]]:
     from gatedrnn.studies.gates import collect
 
     if not options.data:
         return []
     size = _STRETCHES if options.batch_size is None else options.batch_size
-    tokens = Corpus({"text": options.data}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
+    data: Any = options.data
+    tokens = Corpus({"text": data}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
     with Console(stderr=True, quiet=options.json).status(f"reading {len(tokens):,} tokens with {run.folder}"):
         return [asdict(layer) for layer in collect(run.model, tokens, run.vocabulary.ids[EOS], batch_size=size)]
 
 
-def _sentences(run: Run, options: Any) -> list[dict[str, Any]]:
+def _sentences(run: Run, options: Options) -> list[dict[str, Any]]:
     from gatedrnn.studies.gates import gates_by_word
 
     mapping = options.mapping or run.config.data.mapping
-    return [asdict(found) for found in gates_by_word(run.model, run.vocabulary, options.sentence or (), mapping)]
+    return [asdict(found) for found in gates_by_word(run.model, run.vocabulary, options.sentence, mapping)]
 
 
 def _figures(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:

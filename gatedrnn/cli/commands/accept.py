@@ -1,17 +1,27 @@
 """`gatedrnn accept`: new checksums for a run whose files were changed on purpose."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import run_place
 from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import CheckpointError
-from gatedrnn.core.files import to_json, write_with
+from gatedrnn.core.files import write_with
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.training.run import accept_run, load_run, locked
 
 
-def accept(options: Any) -> None:
-    """`gatedrnn accept`."""
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Which run."""
+
+    run: str = run_place()
+
+
+def run(options: Options) -> dict[str, Any]:
+    """The folder, and what had changed. Raises: CheckpointError: it is no run, or cannot be read."""
     folder = Path(options.run)
     if not (folder / CONFIG_FILE).is_file():
         raise CheckpointError(str(folder), "must be a run's folder", f"no {CONFIG_FILE}", "Check the path")
@@ -27,7 +37,10 @@ def accept(options: Any) -> None:
             else:
                 write_with(path, lambda temporary: temporary.write_bytes(before))
             raise
-    if options.json:
-        print(to_json({"run": str(folder), "accepted": changed}))
-    else:
-        print(f"accepted in {folder}: {', '.join(changed)}" if changed else f"nothing had changed in {folder}")
+    return {"run": str(folder), "accepted": changed}
+
+
+def show(found: dict[str, Any], options: Options) -> None:
+    """A line."""
+    folder, changed = found["run"], found["accepted"]
+    print(f"accepted in {folder}: {', '.join(changed)}" if changed else f"nothing had changed in {folder}")

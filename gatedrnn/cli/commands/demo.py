@@ -2,12 +2,14 @@
 
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import option
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import (
@@ -45,11 +47,17 @@ TRAINING = TrainingConfig(epochs=6, batch_size=32, sequence_length=40, learning_
 OWN_FILES = {"run", "results.json", "sentences.json", "report.html"}
 
 
-def run_demo(folder: Path, seed: int, console: Console) -> dict[str, Any]:
-    """Run the demo into `folder` and return what `results.json` holds.
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Where, and which text."""
 
-    Raises: DataError: the folder holds files that are not a demo's.
-    """
+    out: str = option("gatedrnn-demo", "folder for report.html, results.json, run/", "DIR")
+    seed: int = option(1, "of the grammar's text and the training")
+
+
+def run(options: Options) -> dict[str, Any]:
+    """What `results.json` holds. Raises: DataError: the folder holds files that are not a demo's."""
+    folder, seed, console = Path(options.out), options.seed, Console(stderr=options.json)
     began = time.monotonic()
     _clear(folder)
     text, out = folder / "run" / "text", folder / "run"
@@ -67,14 +75,16 @@ def run_demo(folder: Path, seed: int, console: Console) -> dict[str, Any]:
         outcome = train(config, task, out, display)
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
-    run = load_run(out)
+    trained = load_run(out)
     console.print("parsing the test sentences, judging agreement pairs, drawing", highlight=False, soft_wrap=True)
-    parsing, sentences = _parse(run, text / "test.trees")
-    perplexity = {split: evaluate(run.model, corpus[split], run.vocabulary).perplexity for split in ("valid", "test")}
+    parsing, sentences = _parse(trained, text / "test.trees")
+    perplexity = {
+        split: evaluate(trained.model, corpus[split], trained.vocabulary).perplexity for split in ("valid", "test")
+    }
     results = {
         "perplexity": perplexity,
         "parsing": parsing,
-        "agreement": _agreement(run, seed),
+        "agreement": _agreement(trained, seed),
         "seed": seed,
         "seconds": round(time.monotonic() - began, 1),
     }
@@ -84,8 +94,22 @@ def run_demo(folder: Path, seed: int, console: Console) -> dict[str, Any]:
     write_report(folder / "report.html", results, read_metrics(out), sentences, about)
     results["seconds"] = round(time.monotonic() - began, 1)
     write_json(folder / "results.json", results)
-    _summary(console, results, folder)
     return results
+
+
+def show(found: dict[str, Any], options: Options) -> None:
+    """What came of it, and what to open."""
+    console, folder = Console(), Path(options.out)
+    scores = found["parsing"]["scores"]
+    trivial = max(s["B"] for name, s in scores.items() if name not in ("model", "upper_bound"))
+    console.print(
+        f"test perplexity {found['perplexity']['test']:.2f}; F1 of its trees {scores['model']['B']:.1f} (protocol B), best"
+        f" trivial parser {trivial:.1f}; simple agreement {100 * found['agreement']['simple']:.1f} %;"
+        f" {found['seconds']:.0f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"open {folder / 'report.html'}", highlight=False, soft_wrap=True)
 
 
 def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -139,16 +163,3 @@ def _clear(folder: Path) -> None:
     for name in present - {"run"}:
         (folder / name).unlink()
     shutil.rmtree(folder / "run", ignore_errors=True)
-
-
-def _summary(console: Console, results: dict[str, Any], folder: Path) -> None:
-    scores = results["parsing"]["scores"]
-    trivial = max(s["B"] for name, s in scores.items() if name not in ("model", "upper_bound"))
-    console.print(
-        f"test perplexity {results['perplexity']['test']:.2f}; F1 of its trees {scores['model']['B']:.1f} (protocol B), best"
-        f" trivial parser {trivial:.1f}; simple agreement {100 * results['agreement']['simple']:.1f} %;"
-        f" {results['seconds']:.0f} s",
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(f"open {folder / 'report.html'}", highlight=False, soft_wrap=True)

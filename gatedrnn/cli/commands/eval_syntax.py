@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,32 +10,54 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gatedrnn.core.files import to_json, write_json
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import option, place, required
+from gatedrnn.cli.text import mapping_option
+from gatedrnn.core.files import write_json
 from gatedrnn.data import CONSTRUCTIONS, MinimalPair, agreement_pairs, read_pairs
+from gatedrnn.studies.syntax import METHODS, UNKNOWN
 from gatedrnn.training.run import load_runs
 
 GRAMMAR = "grammar"
 _PAIRS = 200  # of each construction of the grammar
 
 
-def eval_syntax(options: Any) -> None:
-    """`gatedrnn eval-syntax`."""
-    runs = load_runs(options.run)
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Which runs, which pairs, and how they are judged."""
+
+    runs: tuple[str, ...] = place("RUN", "folder of a trained run; several side by side")
+    pairs: str = required(
+        "JSON lines with good, bad and phenomenon (or BLiMP's), .gz too; `grammar` for the built-in grammar's own",
+        "FILE",
+    )
+    unknown: str = option("skip", "pairs with unknown words: skip, or judge as <unk>", choices=UNKNOWN)
+    method: str = option("sentence", "whole sentences, or the word after one prefix", choices=METHODS)
+    append: str = option("", "at the end of each sentence, such as a full stop", "WORD")
+    mapping: str | None = mapping_option("[the run's]")
+    out: str | None = option(None, "write report.html and results.json there", "DIR")
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Accuracy by phenomenon, of one run or by run; `--out` is written."""
+    runs = load_runs(options.runs)
     pairs = list(_own() if options.pairs == GRAMMAR else read_pairs(options.pairs))
-    found = {name: _judged(run, pairs, options) for name, run in zip(options.run, runs, strict=True)}
+    found = {name: _judged(run, pairs, options) for name, run in zip(options.runs, runs, strict=True)}
     how = {"unknown": options.unknown, "method": options.method, "append": options.append}
     record = (next(iter(found.values())) if len(found) == 1 else {"runs": found}) | how
     if options.out:
         _report(Path(options.out), record, found, options)
-    if options.json:
-        print(to_json(record))
-        return
-    _print_table(found, options)
+    return record
+
+
+def show(found: dict[str, Any], options: Options) -> None:
+    """A table, and what to open."""
+    _print_table(found["runs"] if "runs" in found else {options.runs[0]: found}, options)
     if options.out:
         Console().print(f"open {Path(options.out) / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def _judged(run: Any, pairs: list[MinimalPair], options: Any) -> dict[str, Any]:
+def _judged(run: Any, pairs: list[MinimalPair], options: Options) -> dict[str, Any]:
     from gatedrnn.studies.syntax import evaluate_pairs
 
     quiet = options.json or not sys.stderr.isatty()
@@ -59,7 +82,7 @@ def _own() -> Iterable[MinimalPair]:
             yield MinimalPair(construction, " ".join(pair.good), " ".join(pair.bad))
 
 
-def _print_table(found: dict[str, dict[str, Any]], options: Any) -> None:
+def _print_table(found: dict[str, dict[str, Any]], options: Options) -> None:
     names = [Path(name).name for name in found]
     titles = names if len(set(names)) == len(names) else list(found)
     table = Table(title=f"share of pairs judged right, in percent ({escape(_how(found, options))})")
@@ -77,14 +100,14 @@ def _print_table(found: dict[str, dict[str, Any]], options: Any) -> None:
     Console(width=max(Console().width, 120)).print(table)
 
 
-def _how(found: dict[str, dict[str, Any]], options: Any) -> str:
+def _how(found: dict[str, dict[str, Any]], options: Options) -> str:
     said = "skipped" if options.unknown == "skip" else "judged as <unk>"
     mappings = ", ".join(sorted({one["mapping"] for one in found.values()}))
     ending = f"; {options.append!r} appended" if options.append else ""
     return f"method {options.method}; pairs with unknown words {said}; words looked up by rule {mappings}{ending}"
 
 
-def _report(folder: Path, record: dict[str, Any], found: dict[str, dict[str, Any]], options: Any) -> None:
+def _report(folder: Path, record: dict[str, Any], found: dict[str, dict[str, Any]], options: Options) -> None:
     from gatedrnn.plots.evaluations import write_syntax_report
 
     name = "the built-in grammar" if options.pairs == GRAMMAR else Path(options.pairs).name

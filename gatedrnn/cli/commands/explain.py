@@ -2,17 +2,48 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
 
 from gatedrnn import gates
 from gatedrnn.cells import CELLS
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import option, place
 from gatedrnn.compiler import compile_cell, kept
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import Recurrent, RecurrentBase
 from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale
+
+
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Which cell."""
+
+    cell: str = place("CELL", ", ".join(CELLS))
+    kernel: bool = option(False, "print the CPU kernel that is compiled from the step")
+
+
+def run(options: Options) -> dict[str, Any]:
+    """The hops, or the kernel's text. Raises: ArgumentError: unknown cell."""
+    return {"cell": options.cell, "kernel": kernel(options.cell)} if options.kernel else hops(options.cell)
+
+
+def show(found: dict[str, Any], options: Options) -> None:
+    """A table of the hops, or the text."""
+    if options.kernel:
+        print(found["kernel"])
+        return
+    table = Table(title=found["title"], show_lines=False)
+    for column in ("what", "how", "where"):
+        table.add_column(column, overflow="fold")
+    for hop in found["hops"]:
+        table.add_row(hop["what"], hop["how"], hop["where"])
+    Console(width=max(Console().width, 130)).print(table)
 
 
 def hops(name: str) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""The commands, a room each, which is imported when its command is given. A further one is a file and a line here."""
+
+import importlib
+from typing import Any, Protocol, cast
+
+COMMANDS = {
+    "demo": "train on the built-in grammar and draw its trees: report.html, results.json",
+    "train": "train a language model: --data DIR with train.txt, valid.txt, test.txt (else the built-in grammar); or --task",
+    "evaluate": "a run's score on a text: perplexity, BLEU, or accuracy by number of operators",
+    "translate": "translate a text, line by line",
+    "surprisal": "surprisal of each word of a text in bits, and its distance",
+    "generate": "sample text",
+    "parse": "one bracketed tree a line",
+    "eval-parsing": "F1 of a run's trees by every protocol, beside baselines",
+    "eval-syntax": "accuracy on minimal pairs, grammatical against ungrammatical, by phenomenon",
+    "compress": "a run in a small form, with bytes, score and speed before and after; or a table of schemes",
+    "accept": "take a run's files for right after a change made on purpose: new checksums",
+    "gates": "what gates do: histograms, averages by word, update frequency, split points; figures and JSON",
+    "bench": "speed and memory of the layers beside torch.nn and the bound of their products, checked first",
+    "explain": "where each hop of a cell's computation lives, and which backend runs it",
+}
+"""What each does, as `--help` lists them."""
+
+
+class Room(Protocol):
+    """A command's module.
+
+    Attributes: Options: a dataclass of its arguments, see `gatedrnn.cli.arguments`.
+    """
+
+    Options: Any
+
+    def run(self, options: Any) -> Any:
+        """A record, which `--json` prints; an iterator of records, a line each, for what is printed while it is found."""
+        ...
+
+    def show(self, found: Any, options: Any) -> None:
+        """Print it in words."""
+        ...
+
+
+def room(name: str) -> Room:
+    """A command's."""
+    return cast(Room, importlib.import_module(f"{__name__}.{name.replace('-', '_')}"))

@@ -1,0 +1,55 @@
+"""`gatedrnn bench`: speed and memory of the layers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gatedrnn.cells import CELLS
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import option
+from gatedrnn.studies.speed import GPU_GRID, SHAPES, markdown, measure
+
+
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """What is measured, and how often."""
+
+    shape: tuple[str, ...] = option(
+        (), f"repeatable: {', '.join(SHAPES)}, or one layer as H1150-B20-T70[-inference] [S3]", "NAME"
+    )
+    cell: tuple[str, ...] = option((), f"repeatable: {', '.join(CELLS)} [all]", "NAME")
+    backend: tuple[str, ...] = option((), "repeatable: cpu, triton, torch, reference, compiled [by device]", "NAME")
+    device: str = option("cpu", "cpu or cuda [cpu]; cuda takes a grid of shapes", "NAME")
+    runs: int = option(9, "timed runs of each, in turn; the median counts")
+    mm: bool = option(False, "also the products by torch.mm")
+    parts: bool = option(False, "also each part of the products by itself")
+    memory: bool = option(False, "also peak memory, a process a model (Linux)")
+
+
+def run(options: Options) -> "list[Any] | Iterator[Any]":
+    """A record a shape, as one list; for words, each as soon as it is measured."""
+    found = _measured(options)
+    return list(found) if options.json else found
+
+
+def show(found: Iterator[Any], options: Options) -> None:
+    """A table a shape."""
+    for result in found:
+        print(markdown(result), flush=True)
+
+
+def _measured(options: Options) -> Iterator[Any]:
+    gpu = options.device == "cuda"
+    for shape in options.shape or (["S1", "S2", *GPU_GRID] if gpu else ["S3"]):
+        compiled = ("compiled",) if shape in ("S1", "S2") else ()  # minutes a shape
+        usual = ("triton", "reference", *compiled) if gpu else ("cpu", "reference")
+        yield measure(
+            shape,
+            list(options.cell or CELLS),
+            options.runs,
+            tuple(options.backend or usual),
+            options.mm,
+            options.parts,
+            options.memory,
+            options.device,
+        )

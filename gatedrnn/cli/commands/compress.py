@@ -1,0 +1,346 @@
+"""`gatedrnn compress`: a run in a small form, and what that costs; or the table of all published schemes."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import option, place, settings
+from gatedrnn.cli.text import GO_ON
+from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.checksums import CHECKSUMS_FILE
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.files import write_json, write_text, write_with
+from gatedrnn.data.text import rereadable
+from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
+from gatedrnn.studies.compression import METHODS, WEIGHTS, Projection, Scheme, compressed, published
+from gatedrnn.tasks import TASKS
+from gatedrnn.training.run import (
+    LISTED,
+    TOKENS_FOLDER,
+    Run,
+    accept_run,
+    check_begun,
+    check_free,
+    checkpoints,
+    load_run,
+    load_runs,
+    locked,
+)
+from gatedrnn.weights.compressed import CompressedWeight
+
+COMPRESSION_FILE = "compression.json"
+_WHOLE = ("bf16", "int8", "int4")
+"""Methods for every weight, that the table has besides the published ones."""
+_TOGETHER = 20  # stretches, sentences or pairs side by side, for a score
+_TIMED_TOKENS = {1: 2_000, 64: 60_000}
+"""Tokens read to measure the speed, by batch size."""
+
+
+_NAMES = {name: name for name in ("method", "gates", "weights", "step", "clip", "rank")}
+_READERS = {"step": ("round", "clip"), "clip": ("clip",), "rank": ("svd",)}
+
+
+def _gates(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(","))
+
+
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Which runs, by which scheme, and whether they are trained on."""
+
+    runs: tuple[str, ...] = place("RUN", "folder of a trained run; several with --table")
+    scheme: Scheme | None = settings(
+        Scheme, _NAMES, reads={"gates": _gates}, choices={"method": METHODS, "weights": WEIGHTS}
+    )
+    data: str | None = option(None, "text to measure on [the run's validation text]", "FILE")
+    out: str | None = option(None, "the compressed run; with --table, for table.md, .json and .png", "DIR")
+    table: bool = option(False, "round, round & clip, SVD, SVD+, bf16, int8, int4: what each costs")
+    retrain: int = option(0, "train on, with the weights projected at every step", "EPOCHS")
+    learning_rate: float | None = option(None, "of --retrain, at its begin; it falls to 0 [a tenth of the run's]")
+    resume: bool = option(False, "go on with a --retrain that was interrupted")
+
+
+def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
+    """Size, score and speed before and after, or of every scheme. Raises: ArgumentError: options that do not fit."""
+    _check_used(options)
+    if options.table:
+        return _table(options)
+    scheme = options.scheme
+    if len(options.runs) != 1 or scheme is None or options.out is None:
+        got = f"{len(options.runs)} runs, --method {scheme and scheme.method}, --out {options.out}"
+        raise ArgumentError(
+            "compress", "needs one RUN, --method and --out, or --table", got, "Try --method int8 --out DIR"
+        )
+    folder, out = Path(options.runs[0]), Path(options.out)
+    run = load_run(folder, None)
+    text = _text(run, options.data)
+    if not (options.resume and options.retrain):
+        check_free(out)
+    console = Console(stderr=True, quiet=options.json)
+    with console.status(f"measuring {folder}"):
+        before = _measured(run, folder, text)
+    if options.retrain:
+        _retrain(run, scheme, options, out)
+    with console.status(f"compressing {folder}"):
+        record = _compressed(run, scheme, options, text, before)
+    if record["bytes_after"] >= record["bytes_before"]:
+        made = "compress the run that it was made of, or by" if _is_compressed(run) else "compress by"
+        print(f"gatedrnn: {out} is larger than before: {made} a smaller method", file=sys.stderr)
+    return record
+
+
+def show(found: Any, options: Options) -> None:
+    """Lines, or the table."""
+    if isinstance(found, list):
+        _show_table(found)
+        return
+    print(f"{found['bytes_before']:,} → {found['bytes_after']:,} bytes ({_percent(found, 'bytes'):.1f} %)")
+    name = next(name for name in found if name.endswith("_before") and not name.startswith(("bytes", "tokens")))
+    name = name.removesuffix("_before")
+    if found[f"{name}_before"] is not None:
+        before, after = found[f"{name}_before"], found[f"{name}_after"]
+        change = f" ({_percent(found, name) - 100:+.2f} %)" if before else ""
+        print(f"{name} {before:.2f} → {after:.2f}{change}")
+    print(f"the compressed run is in {Path(options.out or '')}")
+
+
+def _percent(found: dict[str, Any], name: str) -> float:
+    return 100 * found[f"{name}_after"] / found[f"{name}_before"]
+
+
+def _check_used(options: Options) -> None:
+    """Raises ArgumentError if an option is given that this method, or the table, does not read."""
+    for name in (*_NAMES, "retrain", "learning_rate", "resume"):
+        flag, scheme = f"--{name.replace('_', '-')}", options.scheme
+        if name not in options.given:
+            continue
+        if options.table:
+            raise ArgumentError("compress", "takes --table or options of one method", flag, "Drop one of them")
+        if name in _READERS and (scheme is None or scheme.method not in _READERS[name]):
+            got = f"{getattr(scheme, name)} with --method {scheme.method}" if scheme else "no --method"
+            raise ArgumentError(f"compress {flag}", f"is read by {' and '.join(_READERS[name])} only", got, "Drop it")
+        if name in ("learning_rate", "resume") and not options.retrain:
+            raise ArgumentError(f"compress {flag}", "needs --retrain", "none", f"Add --retrain EPOCHS, or drop {flag}")
+    positive_int("compress.retrain", options.retrain, minimum=0)
+    if options.learning_rate is not None:
+        positive_number("compress.learning_rate", options.learning_rate)
+
+
+def _compressed(run: Run, scheme: Scheme, options: Options, text: Any, before: dict[str, Any]) -> dict[str, Any]:
+    """Write the run, or what was trained on from it, in small forms, and what that changes, which is returned."""
+    out = Path(options.out or "")
+
+    def told() -> dict[str, Any]:
+        after = _measured(load_run(out, None), out, text)
+        record = {
+            f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
+        }
+        write_json(out / COMPRESSION_FILE, {"method": scheme.method, "from": str(run.folder), **record})
+        return record
+
+    with locked(out):
+        if options.retrain:
+            check_begun(out)
+            trained = load_run(out, None)
+            if not _is_compressed(trained):  # as one stays that was killed here
+                save_tensors(out, compressed(trained.model, scheme))
+            record = told()
+            for path in checkpoints(out):
+                path.unlink()
+            return record
+        check_free(out)  # again: it may have been trained into
+        try:
+            _write(run, run.folder, out, scheme)
+            return told()
+        except BaseException:  # whatever stops it: no half-written run stays
+            for name in (*LISTED, CHECKSUMS_FILE):
+                (out / name).unlink(missing_ok=True)
+            raise
+
+
+def _is_compressed(run: Run) -> bool:
+    return any(isinstance(value, CompressedWeight) for value in run.model.state_dict().values())
+
+
+_RATE = 0.1  # of the run's learning rate, to train on with
+
+
+def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
+    """Train `out` from the run's weights, projected at every step. Raises: KeyboardInterrupt."""
+    from gatedrnn.training.loop import train
+    from gatedrnn.training.progress import TrainingDisplay
+
+    own = run.config.training
+    training = replace(
+        own, epochs=options.retrain, learning_rate=options.learning_rate or _RATE * own.learning_rate, schedule="cosine",
+        warmup_steps=0, minutes=None, patience=None, finetune_epochs=0, average_interval=None, average_epoch=None,
+        final_temperature=None, final_noise_probability=None,
+    )  # fmt: skip
+    console = Console(stderr=True, quiet=options.json)
+    weights, project = run.model.expand().state_dict(), Projection(run.model, scheme)
+    project(weights)  # what the scheme refuses, it refuses before anything is written
+    if not options.resume:
+        check_free(out)  # again: it may have been trained into
+    with console.status("reading the text"):
+        task = TASKS[run.config.task].open(run.config.data, run.text_folder, run.folder)
+        task.cache(out / TOKENS_FOLDER)
+    with TrainingDisplay(console, training.epochs, task) as display:
+        config = replace(run.config, training=training)
+        outcome = train(config, task, out, display, resume=options.resume, weights=weights, project=project)
+    if outcome.stopped == "interrupted":
+        raise KeyboardInterrupt(f"{GO_ON} in {out}")
+
+
+def _text(run: Run, path: str | None) -> Any:
+    """The text at `path`, for None the run's own validation text, None where that is gone."""
+    task = TASKS[run.config.task]
+    try:
+        return task.text(run.vocabulary, run.config.data, run.text_folder, "valid", path)
+    except DataError:
+        if path is not None:
+            raise
+        return None
+
+
+def _write(run: Run, folder: Path, out: Path, scheme: Scheme) -> None:
+    """A run's folder with its weights in a small form; the weights last, so that a run is whole or none."""
+    kept = compressed(run.model, scheme)
+    for name in LISTED:
+        if name != WEIGHTS_FILE and (folder / name).exists():
+            write_text(out / name, (folder / name).read_text(encoding="utf-8"))
+    save_tensors(out, kept)
+    accept_run(out)
+
+
+def _measured(run: Run, folder: Path, text: Any) -> dict[str, Any]:
+    """Size of the weights' file; score and tokens a second (64 side by side) where there is a text."""
+    size, name = (folder / WEIGHTS_FILE).stat().st_size, TASKS[run.config.task].rated
+    if text is None:
+        return {"bytes": size, name: None, "tokens_per_second": None}
+    return {"bytes": size, name: _rate(run, text, _TOGETHER)[0], "tokens_per_second": _speed(run, text, 64)}
+
+
+def _rate(run: Run, text: Any, batch_size: int, most: int | None = None) -> tuple[float, int]:
+    return TASKS[run.config.task].rate(run.model, run.vocabulary, text, batch_size, most)
+
+
+def _speed(run: Run, text: Any, batch_size: int) -> float:
+    """Tokens a second of a second reading: the first one compiles and packs."""
+    began, count = 0.0, 0
+    for _ in range(2):
+        began = time.perf_counter()
+        _, count = _rate(run, text, batch_size, _TIMED_TOKENS[batch_size])
+    return count / (time.perf_counter() - began)
+
+
+def _table(options: Options) -> list[dict[str, Any]]:
+    """Every published scheme, and a deployer's, for every run."""
+    runs = load_runs(options.runs, None)
+    if len({run.config.task for run in runs}) > 1:
+        got = ", ".join(f"{run.folder} of {run.config.task}" for run in runs)
+        raise ArgumentError("compress --table", "needs runs of one task", got, "Name those of each by themselves")
+    text = None if options.data is None else rereadable(options.data)
+    rows = [row for run in runs for row in _rows(run, options, text)]
+    if options.out:
+        write_json(Path(options.out) / "table.json", rows)
+        write_text(Path(options.out) / "table.md", _markdown(rows))
+        _draw(rows, Path(options.out))
+    return rows
+
+
+def _show_table(rows: list[dict[str, Any]]) -> None:
+    table = Table(title="compression: round, clip and SVD of input and forget gates, the others of every weight")
+    for name in _columns(rows):
+        table.add_column(name, overflow="fold", justify="left" if name in ("run", "scheme") else "right")
+    for row in rows:
+        table.add_row(*map(escape, _cells(row)))
+    Console(width=max(Console().width, 110)).print(table)
+
+
+def _rows(run: Run, options: Options, path: Any) -> Iterator[dict[str, Any]]:
+    text, rated = _text(run, path), TASKS[run.config.task].rated
+    if text is None:
+        raise ArgumentError(
+            "compress --table", "needs a text", "no --data, and the run's own is gone", "Add --data FILE"
+        )
+    hidden = max(run.config.model.hidden_sizes)
+    schemes: dict[str, Scheme | None] = {"original": None} | published(hidden, run.config.task)
+    schemes |= {name: Scheme(name) for name in _WHOLE}
+    first = 0.0
+    for name, scheme in schemes.items():
+        with (
+            Console(stderr=True, quiet=options.json).status(f"{run.folder}: {name}"),
+            _copy(run, scheme) as (copy, folder),
+        ):
+            score, _ = _rate(copy, text, _TOGETHER)
+            first = first or score
+            rank = f" (rank {scheme.rank})" if scheme and scheme.rank else ""
+            yield {
+                "run": run.folder.name,
+                "scheme": name + rank,
+                rated: score,
+                "change_percent": 100 * (score / first - 1) if first else 0.0,
+                "bytes": (folder / WEIGHTS_FILE).stat().st_size,
+                "tokens_per_second_1": _speed(copy, text, 1),
+                "tokens_per_second_64": _speed(copy, text, 64),
+            }
+
+
+@contextmanager
+def _copy(run: Run, scheme: Scheme | None) -> Iterator[tuple[Run, Path]]:
+    """A run under a scheme, in a folder of its own while it is needed; the run itself for None."""
+    if scheme is None:
+        yield run, run.folder
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        _write(run, run.folder, Path(folder), scheme)
+        yield load_run(folder, None), Path(folder)
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    return ["run", "scheme", list(rows[0])[2], "change", "bytes", "tokens/s, B = 1", "tokens/s, B = 64"]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    score, *_ = list(row.values())[2:]
+    speeds = [f"{row[f'tokens_per_second_{size}']:,.0f}" for size in (1, 64)]
+    change = f"{row['change_percent']:+.2f} %"
+    return [row["run"], row["scheme"], f"{score:.2f}", change, f"{row['bytes']:,}", *speeds]
+
+
+def _by_run(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        runs.setdefault(row["run"], []).append(row)
+    return runs
+
+
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    """Scores with the runs side by side, as published; then everything, a line a run and scheme."""
+    runs = _by_run(rows)
+    schemes = [row["scheme"].split(" (")[0] for row in next(iter(runs.values()))]
+    lines = [f"| {_columns(rows)[2]} | {' | '.join(schemes)} |", "|---|" + "--:|" * len(schemes)]
+    for run, found in runs.items():
+        first, *others = (_cells(row) for row in found)
+        lines.append(f"| {run} | {first[2]} | {' | '.join(f'{cells[2]} ({cells[3]})' for cells in others)} |")
+    lines += ["", f"| {' | '.join(_columns(rows))} |", "|---|---|--:|--:|--:|--:|--:|"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cells(row))} |" for row in rows)]) + "\n"
+
+
+def _draw(rows: list[dict[str, Any]], folder: Path) -> None:
+    from gatedrnn.plots.compression import change_by_bytes
+    from gatedrnn.plots.trees import save
+
+    figure = change_by_bytes(_by_run(rows), _columns(rows)[2])
+    for kind in ("pdf", "png", "svg"):
+        write_with(folder / f"table.{kind}", lambda path, kind=kind: save(figure, path, kind))

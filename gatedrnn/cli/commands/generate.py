@@ -1,0 +1,51 @@
+"""`gatedrnn generate`: text that a run samples."""
+
+from dataclasses import dataclass
+
+import torch
+
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import Found, option, run_place
+from gatedrnn.core.checks import positive_int
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.data import EOS
+from gatedrnn.models import generate
+from gatedrnn.training.run import load_run
+
+
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Of which run, and how it is sampled."""
+
+    run: str = run_place()
+    prompt: str = option("", "text to go on from")
+    words: int = option(100, "how many to sample: words, or what the tokens are")
+    temperature: float = option(1.0, "small is greedy")
+    top_k: int | None = option(None, "sample from the k most probable words [all]")
+    top_p: float = option(1.0, "sample from the most probable words that sum to p")
+    seed: int = option(1, "of what is sampled")
+
+
+def run(options: Options) -> Found:
+    """Prompt and sampled words. Raises: ArgumentError: a value is out of range."""
+    run = load_run(options.run)
+    positive_int("--words", options.words)
+    if not 0 <= options.seed < 1 << 63:
+        raise ArgumentError("--seed", "must lie in 0…2^63 − 1", options.seed, "Give a whole number such as 1")
+    prompt = run.vocabulary.tokens(options.prompt)
+    encode = run.vocabulary.encode_foreign if run.vocabulary.level == "word" else run.vocabulary.encode
+    ids = generate(
+        run.model,
+        [run.vocabulary.ids[EOS], *encode(prompt)],
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        generator=torch.Generator().manual_seed(options.seed),
+    )
+    words = [*prompt, *(run.vocabulary.words[next(ids)] for _ in range(options.words))]
+    return Found({"text": words, "prompt_words": len(prompt), "seed": options.seed}, run.vocabulary.text(words))
+
+
+def show(found: Found, options: Options) -> None:
+    """The text."""
+    print(found.more)

@@ -1,0 +1,253 @@
+"""`gatedrnn train`: a run of a task, begun or gone on with."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+from jsonargparse import ActionConfigFile, ArgumentParser  # pyright: ignore[reportPrivateImportUsage]
+from rich.console import Console
+
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import Found, option, section
+from gatedrnn.cli.text import GO_ON
+from gatedrnn.core.config import from_dict
+from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
+from gatedrnn.core.files import parse_yaml, read_yaml, yaml_text
+from gatedrnn.data.text import rereadable
+from gatedrnn.models.config import OLD_KEYS, with_options
+from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
+from gatedrnn.tasks import TASKS, LanguageModelling
+from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
+from gatedrnn.training.run import TOKENS_FOLDER, check_begun, check_free, checkpoints, continued, load_run
+
+
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """A run's sections, and where it lies."""
+
+    task: str = option(LanguageModelling.name, f"{', '.join(TASKS)} [of the configuration, or the first]", "NAME")
+    out: str | None = option(None, "a new folder [runs/<name of the data>]", "RUN")
+    resume: bool = option(False, "go on with the run in --out where it was; start it if it is not there yet")
+    data: Mapping[str, Any] = section()
+    model: Mapping[str, Any] = section()
+    training: Mapping[str, Any] = section()
+    cells: Mapping[str, str] = field(default_factory=dict)
+    """The cell of the file by the keys that `--config` alone sets."""
+
+
+def prepare(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Arguments as they can be read again, and the fields of `Options` that they decide: the keys that are given, and `cells`."""
+    again, given, cells, files = _given(_as_keys(arguments))
+    return again, {"given": frozenset(given), "cells": cells, "files": files}
+
+
+def add_sections(parser: ArgumentParser, arguments: list[str]) -> None:
+    """`--config` and the sections of a task's run."""
+    name = _task(arguments)
+    kind = TASKS[name]
+    parser.set_defaults(task=name)
+    parser.add_argument("--config", action=ActionConfigFile, help="a run's YAML with the sections below")
+    parser.add_argument("--data", type=kind.data, default=kind.data())
+    parser.add_argument("--model", type=kind.model, default=kind.model())
+    parser.add_argument("--training", type=TrainingConfig, default=kind.training)
+    shown = parser._option_string_actions["--data"]  # whose own help names a file; `_as_keys` takes a folder
+    shown.metavar, shown.help = "DIR", "folder with train.txt and so on: the same as --data.folder DIR"
+
+
+def run(options: Options) -> Found:
+    """Where the run is, why it stopped, and its scores. Raises: KeyboardInterrupt, with what goes on: before there are any."""
+    sections = {name: dict(getattr(options, name)) for name in ("data", "model", "training")}
+    for name in ("gates", "options"):  # the parser filled in what was not given: that is the cell's to choose
+        asked, given = sections["model"][name] or {}, [f"{key}." for key in options.given]
+        said = {k: v for k, v in asked.items() if any(key.startswith(f"model.{name}.{k}.") for key in given)}
+        if said or name == "options":
+            sections["model"][name] = said
+    goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
+    cell = sections["model"]["cell"]  # what a file holds for another cell, that an option replaced, may stand
+    left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
+    sections["model"] = RunConfig.types({"task": options.task})["model"].without_unread(sections["model"], left)
+    config = _absolute(from_dict(RunConfig, {**sections, "task": options.task}, ""))
+    data = config.data.folder
+    if options.resume and options.out is None:
+        raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
+    out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
+    if not options.resume:
+        check_free(out)
+    elif check_begun(out) or goes_on:
+        config = _absolute(continued(out, config, options.given))
+    elif not options.given:
+        raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
+    existed = out.exists()
+    try:
+        return _train(config, out, options)
+    except BaseException as error:  # whatever stops it: no half-written run stays
+        begun = (out / WEIGHTS_FILE).exists()
+        if not existed and not begun and _rank() == 0:
+            shutil.rmtree(out, ignore_errors=True)
+        if begun and isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(_go_on(out, options)) from None
+        raise
+
+
+def _absolute(config: Any) -> Any:
+    """The configuration with its paths absolute, so that a run can be gone on with from another folder."""
+    data = config.data
+    known = {name: path for name in ("folder", "tokenizer") if (path := getattr(data, name, None)) is not None}
+    absolute = {name: str(Path(path).absolute()) for name, path in known.items()}
+    return replace(config, data=replace(data, **absolute))
+
+
+def _rank() -> int:
+    """This process's number, under torchrun; 0 is the one that writes."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def _train(config: Any, out: Path, options: Options) -> Found:
+    from gatedrnn.training.loop import train as run_training
+    from gatedrnn.training.progress import TrainingDisplay
+
+    data = config.data.folder
+    if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
+        _make_text(out, config)
+    console = Console(stderr=options.json, quiet=_rank() > 0)
+    begun = bool(checkpoints(out))
+    with console.status("reading the text"):
+        task = TASKS[config.task].open(config.data, data or out / "text", out if begun else None)
+        task.cache(out / TOKENS_FOLDER)
+    doing = f"{'going on with' if begun else 'training'} {config.model.cell} {'in' if begun else 'into'} {out}"
+    for line in (task.describe(), doing):
+        console.print(line, highlight=False, soft_wrap=True)
+    with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs, task) as display:
+        outcome = run_training(config, task, out, display, resume=options.resume)
+    measure, stopped = task.measure, outcome.stopped
+    scores: dict[str, Any] = {"run": str(out), "epochs": outcome.epochs, f"best_valid_{measure}": outcome.best}
+    scores["stopped"] = stopped
+    if _rank() == 0 and "test" in task.splits and stopped != "interrupted":
+        scores[f"test_{measure}"] = task.score(load_run(out, None).model, config.training, "test").shown[measure]
+    if options.json and stopped == "interrupted" and _rank() == 0:
+        print(_go_on(out, options), file=sys.stderr)
+    return Found(scores, measure)
+
+
+def show(found: Found, options: Options) -> None:
+    """A line, and how to go on."""
+    scores, measure, console = found.record, found.more, Console()
+    best, test = scores[f"best_valid_{measure}"], scores.get(f"test_{measure}")
+    tested = "" if test is None else f", test {test:.2f}"
+    valid = "not yet validated" if best is None else f"best valid {measure} {best:.2f}{tested}"
+    said = [f"{scores['stopped']}: {valid}; the run is in {scores['run']}"]
+    for line in said + ([_go_on(Path(scores["run"]), options)] if scores["stopped"] == "interrupted" else []):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _go_on(out: Path, options: Options) -> str:
+    """What to do after an interrupt: without --out, the same command would not find the run."""
+    return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume` goes on"
+
+
+def _make_text(out: Path, config: Any) -> None:
+    """Write what a task makes itself into a run, whole or not at all; what is there already must be the same."""
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out, prefix=".text.", suffix=".writing") as folder:
+        new, text = Path(folder) / "text", out / "text"
+        new.mkdir()
+        TASKS[config.task].make(new, config.training.seed)
+        with suppress(OSError):  # one is there
+            new.rename(text)
+            return
+        if not text.is_dir() or any(
+            not (text / path.name).is_file() or (text / path.name).read_bytes() != path.read_bytes()
+            for path in new.iterdir()
+        ):
+            raise DataError(
+                str(text), "must not exist yet", "another text", "Train on it by --data, or choose another --out"
+            )
+
+
+def _free(path: Path) -> Path:
+    """`path`, or `path-2`, `path-3`, … if it exists."""
+    candidates = [path, *(path.with_name(f"{path.name}-{k}") for k in range(2, 10_000))]
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
+def _as_keys(arguments: list[str]) -> list[str]:
+    """`--data DIR`, and options of a cell as earlier versions had them, written as the configuration keys they set."""
+    keys = {"--data": "--data.folder"} | {f"--model.{key}": f"--model.options.{key}" for key in OLD_KEYS}
+    parts = (argument.partition("=") for argument in arguments)
+    return ["".join([keys.get(name, name), equals, value]) for name, equals, value in parts]
+
+
+def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], list[Any]]:
+    """Arguments as they can be read again, the keys they set (in `--config` too), the cell of the file by key, the files.
+
+    Keys by cell are those that `--config` alone sets.
+    Reads the files strictly, so that a wrong key is named with the nearest known one.
+    """
+    again, keys, files, cells = list(arguments), set(), list[Any](), dict[str, str]()
+    for k, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if not equals:
+            value = arguments[k + 1] if k + 1 < len(arguments) else ""
+        read = None  # what to read instead of `value`
+        if name == "--config" and value:
+            files.append(rereadable(value))
+            cell: str = read_run_config(files[-1], written=True).model.cell  # `train` refuses what has no use
+            values = read_yaml(files[-1]) or {}
+            new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
+            read = os.fspath(files[-1]) if new == values else yaml_text(new)
+            cells |= dict.fromkeys(_keys("", new), cell)
+        elif name in ("--model", "--training", "--model.gates", "--model.options"):
+            values = _mapping(value)
+            new = with_options(values) if name == "--model" else values
+            read = None if new == values else yaml_text(new)
+            keys |= _keys(f"{name[2:]}.", new)
+        if read is not None:
+            again[k if equals else k + 1] = (f"{name}=" if equals else "") + read
+        if name.startswith(("--data.", "--model.", "--training.")):
+            keys.add(name[2:])
+    cells = {key: cell for key, cell in cells.items() if key not in keys}
+    keys = (keys | cells.keys()) - {"model.options"}  # whose own keys count
+    return again, {key for key in keys if "." in key}, cells, files
+
+
+def _task(arguments: list[str]) -> str:
+    """The task of `train`: that of `--task`, of the last `--config` that names one, or of the run in `--out`."""
+    said, options = "language_modelling", dict[str, list[str]]()
+    for k, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        options.setdefault(name, []).append(value if equals else "".join(arguments[k + 1 : k + 2]))
+    if "--resume" in options:
+        known = _task_of(Path(options.get("--out", ["."])[-1]) / "config.yaml")
+        said = known if known and known in TASKS else said  # a damaged file is named where the run is read
+    for path in options.get("--config", []):
+        said = _task_of(path) or said
+    return options.get("--task", [said])[-1]
+
+
+def _task_of(file: Any) -> str | None:
+    """What a run's YAML, or its text, says of its task."""
+    with suppress(GatedRNNError, OSError, yaml.YAMLError, ValueError):
+        values = read_yaml(Path(file)) if Path(file).is_file() else parse_yaml(str(file))
+        return values.get("task") if isinstance(values, dict) else None
+    return None
+
+
+def _keys(prefix: str, values: Any) -> set[str]:
+    """Keys of a mapping and of those in it; none of what is no mapping."""
+    each = values.items() if isinstance(values, dict) else ()
+    return {f"{prefix}{key}" for key, _ in each}.union(*(_keys(f"{prefix}{key}.", value) for key, value in each))
+
+
+def _mapping(value: str) -> Any:
+    """What a section's option holds: a mapping, or the file of one."""
+    with suppress(yaml.YAMLError):  # the parser refuses it
+        values = parse_yaml(value)
+        return read_yaml(Path(values)) if isinstance(values, str) else values
