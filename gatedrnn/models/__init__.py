@@ -1,6 +1,7 @@
 """Models made of layers, their configurations, saving and loading, generation, surprisal; no training, no text."""
 
 from gatedrnn.models.config import LanguageModelConfig, PairClassifierConfig, TranslationConfig
+from gatedrnn.models.encoder import Encoder
 from gatedrnn.models.generation import generate
 from gatedrnn.models.language_model import LanguageModel, LanguageModelOutput
 from gatedrnn.models.pair_classifier import PairClassifier
@@ -8,6 +9,7 @@ from gatedrnn.models.surprisal import surprisals
 from gatedrnn.models.translation import TranslationModel
 
 __all__ = [
+    "Encoder",
     "LanguageModel",
     "LanguageModelConfig",
     "LanguageModelOutput",

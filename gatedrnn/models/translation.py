@@ -7,16 +7,16 @@ tokens.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gatedrnn.cells import State
+from gatedrnn.cells import State, Trace
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.layers import LockedDropout, Recurrent
+from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models.config import TranslationConfig
 from gatedrnn.models.encoder import Encoder
 from gatedrnn.models.saving import PretrainedModel
@@ -31,12 +31,14 @@ class Source:
         keys_BSH: what attention compares with.
         beyond_BS: True beyond a source's length.
         states: of each layer of the decoder, [1, B, H] each.
+        traces: of the encoder's layers and directions, if asked for.
     """
 
     memory_BSM: Tensor
     keys_BSH: Tensor
     beyond_BS: Tensor
     states: list[State]
+    traces: list[Trace] = field(default_factory=list)
 
     def take(self, rows_B: Tensor) -> "Source":
         """These rows of the batch, as often as they are named."""
@@ -47,11 +49,12 @@ class Source:
 
 
 class Decoded(NamedTuple):
-    """Of the decoder: scores [T, B, V], attention [T, B, S], and the source with the states after the last step."""
+    """Of the decoder: scores [T, B, V], attention [T, B, S], the source with the states after the last step, traces by layer."""
 
     scores: Tensor
     attention: Tensor
     source: Source
+    traces: list[Trace]
 
 
 @final
@@ -86,6 +89,7 @@ class TranslationModel(PretrainedModel):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         if config.shared_embedding:
             self.embedding.weight = self.encoder.embedding.weight
+        self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
         self.input_dropout, self.hidden_dropout = (
             LockedDropout(config.input_dropout),
             LockedDropout(config.hidden_dropout),
@@ -119,9 +123,9 @@ class TranslationModel(PretrainedModel):
         """
         return self.decode(self.encode(source_TB, source_B), inputs_TB, target_B).scores
 
-    def encode(self, source_TB: Tensor, source_B: Tensor) -> Source:
+    def encode(self, source_TB: Tensor, source_B: Tensor, return_gates: bool = False) -> Source:
         """What the decoder starts with: the encoder's output, and h as its mean through a layer; other states are 0."""
-        memory_SBM, *_ = self.encoder(source_TB, source_B)
+        memory_SBM, _, traces = self.encoder(source_TB, source_B, return_gates)
         beyond_BS = torch.arange(len(source_TB), device=source_TB.device) >= source_B[:, None].to(source_TB.device)
         mean_BM = memory_SBM.sum(0) / source_B[:, None].to(memory_SBM)
         states = []
@@ -130,15 +134,20 @@ class TranslationModel(PretrainedModel):
             spec: Any = layer.spec
             states.append((h, *(torch.zeros_like(h) for _ in spec.states[1:])))
         memory_BSM = memory_SBM.transpose(0, 1)
-        return Source(memory_BSM, self.keys(memory_BSM), beyond_BS, states)
+        return Source(memory_BSM, self.keys(memory_BSM), beyond_BS, states, traces)
 
-    def decode(self, source: Source, inputs_TB: Tensor, target_B: Tensor | None = None) -> Decoded:
-        """Scores after each of these tokens, with the states as they are."""
-        hidden, context_TBM, attention_TBS, finals = self.input_dropout(self.embedding(inputs_TB)), None, None, []
+    def decode(
+        self, source: Source, inputs_TB: Tensor, target_B: Tensor | None = None, return_gates: bool = False
+    ) -> Decoded:
+        """Scores after each of these tokens, with the states as they are; the gates too if asked for."""
+        embedded = self.embedding_dropout(self.embedding(inputs_TB), inputs_TB, self.embedding.num_embeddings)
+        hidden, context_TBM, attention_TBS, finals, traces = self.input_dropout(embedded), None, None, [], []
         for k, layer in enumerate(self.layers):
             hidden = self.hidden_dropout(hidden) if k else hidden
             state = source.states[k]
-            hidden, after = layer(hidden, state[0] if len(state) == 1 else state, lengths=target_B)
+            before = state[0] if len(state) == 1 else state
+            hidden, after, *found = layer(hidden, before, lengths=target_B, return_gates=return_gates)
+            traces += found[0] if found else []
             finals.append(after if isinstance(after, tuple) else (after,))
             if k == 0:
                 context_TBM, attention_TBS = self._attend(hidden, source)
@@ -146,7 +155,7 @@ class TranslationModel(PretrainedModel):
                 hidden = torch.cat([hidden, context_TBM], -1)  # type: ignore[list-item]
         top = torch.tanh(self.output(hidden))
         assert attention_TBS is not None
-        return Decoded(self.decoder(self.output_dropout(top)), attention_TBS, replace(source, states=finals))
+        return Decoded(self.decoder(self.output_dropout(top)), attention_TBS, replace(source, states=finals), traces)
 
     def _attend(self, hidden_TBH: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Context [T, B, M] and attention [T, B, S]."""

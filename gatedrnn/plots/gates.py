@@ -47,11 +47,15 @@ def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         if row == 0:
             axes.set_title(name.replace("_", " "), fontsize=9, color=INK)
         if column == 0:
-            axes.set_ylabel(f"layer {row + 1}\n% of values", fontsize=8)
+            axes.set_ylabel(f"layer {_name(runs, row)}\n% of values", fontsize=8)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     if len(runs) > 1:
         figure.legend(handles, labels, loc="outside lower center", ncols=len(runs), frameon=False, fontsize=8)
     return figure
+
+
+def _name(runs: Mapping[str, Sequence[Mapping[str, Any]]], row: int) -> str:
+    return next(layers[row].get("name", str(row + 1)) for layers in runs.values() if row < len(layers))
 
 
 def update_frequencies(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
@@ -67,7 +71,7 @@ def update_frequencies(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figur
                 axes.plot(
                     places, np.multiply(100, values), color=color, marker="o", markersize=3, linewidth=1.5, label=run
                 )
-        axes.set_title(f"layer {row + 1}", fontsize=9, color=INK)
+        axes.set_title(f"layer {_name(runs, row)}", fontsize=9, color=INK)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 100)
         axes.set_xlabel("unit, low to high", fontsize=8)
@@ -86,18 +90,60 @@ def gates_of_words(words: Sequence[str], rows: Mapping[str, Sequence[float]]) ->
 
     Args: words: the columns; rows: values in [0, 1] by the row's name, drawn from the top.
     """
-    values = np.asarray(list(rows.values()), dtype=float).reshape(len(rows), len(words))
-    width, height = 0.72 * len(words) + 2.2, 0.3 * len(rows) + 0.9
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(0.72 * len(words) + 2.2, 0.3 * len(rows) + 0.9), layout="constrained")
     axes = figure.add_subplot()
-    axes.imshow(values, aspect="auto", cmap="YlGnBu", vmin=0, vmax=1)
+    _shades(axes, np.asarray(list(rows.values()), dtype=float).reshape(len(rows), len(words)))
+    _word_ticks(axes, words)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
+    axes.xaxis.tick_top()
+    return figure
+
+
+def attention_and_gates(
+    source: tuple[Sequence[str], Mapping[str, Sequence[float]]],
+    target: tuple[Sequence[str], Mapping[str, Sequence[float]]],
+    attention: Sequence[Sequence[float]],
+) -> Figure:
+    """The share of each source word at each word of its translation; the encoder's gates under the source, the decoder's beside.
+
+    Args: source, target: words, and values in [0, 1] by the row's name; attention: [target words][source words].
+    """
+    (words, below), (written, beside) = source, target
+    sizes = [max(1, len(each)) for each in (words, beside, written, below)]
+    figure = Figure(
+        figsize=(0.52 * (sizes[0] + sizes[1]) + 2.6, 0.3 * (sizes[2] + sizes[3]) + 2.2), layout="constrained"
+    )
+    panels: Any = figure.subplots(
+        2, 2, squeeze=False, sharex="col", sharey="row", width_ratios=sizes[:2], height_ratios=sizes[2:]
+    )
+    _shades(panels[0, 0], np.asarray(attention, dtype=float), "Oranges")
+    _word_ticks(panels[0, 0], words, 40)
+    panels[0, 0].set_yticks(range(len(written)), written, fontsize=8.5, parse_math=False)
+    _shades(panels[0, 1], np.asarray(list(beside.values()), dtype=float).reshape(len(beside), len(written)).T)
+    panels[0, 1].set_xticks(range(len(beside)), list(beside), fontsize=7.5, rotation=40, ha="left")
+    _shades(panels[1, 0], np.asarray(list(below.values()), dtype=float).reshape(len(below), len(words)))
+    panels[1, 0].set_yticks(range(len(below)), list(below), fontsize=7.5)
+    for axes in panels[0]:
+        axes.xaxis.tick_top()
+        axes.tick_params(labeltop=True, labelbottom=False)
+    panels[1, 0].tick_params(labelbottom=False, labeltop=False)
+    panels[1, 1].set_axis_off()
+    return figure
+
+
+def _shades(axes: Any, values: np.ndarray, colors: str = "YlGnBu") -> None:
+    """A table of values in [0, 1] as shades with their numbers."""
+    axes.imshow(values, aspect="auto", cmap=colors, vmin=0, vmax=1)
     for row, column in np.ndindex(values.shape):
         shade = "white" if values[row, column] > 0.55 else INK
         axes.text(column, row, f"{values[row, column]:.2f}", ha="center", va="center", fontsize=7, color=shade)
-    axes.set_xticks(range(len(words)))
-    axes.set_xticklabels(words, fontsize=8.5, rotation=30 if max(map(len, words)) > 8 else 0, parse_math=False)
-    axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
-    axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    return figure
+
+
+def _word_ticks(axes: Any, words: Sequence[str], tilted: int = 30) -> None:
+    rotation = tilted if max(map(len, words), default=0) > 8 or tilted > 30 else 0
+    axes.set_xticks(range(len(words)))
+    axes.set_xticklabels(
+        words, fontsize=8.5, rotation=rotation, ha="left" if tilted > 30 else "center", parse_math=False
+    )

@@ -3,12 +3,12 @@
 from gatedrnn.core.registry import Registry
 from gatedrnn.tasks.inference import Inference
 from gatedrnn.tasks.language_modelling import LanguageModelling
-from gatedrnn.tasks.task import Task
+from gatedrnn.tasks.task import Experiment, Task
 from gatedrnn.tasks.translation import Translation
 
-TASKS: Registry[type[Task]] = Registry(
+TASKS: Registry[type[Experiment]] = Registry(
     "task", {each.name: each for each in (LanguageModelling, Translation, Inference)}
 )
 """By name."""
 
-__all__ = ["TASKS", "Inference", "LanguageModelling", "Task", "Translation"]
+__all__ = ["TASKS", "Experiment", "Inference", "LanguageModelling", "Task", "Translation"]

@@ -1,7 +1,7 @@
 """Logical inference: which of seven relations holds between two formulae."""
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -21,6 +21,7 @@ from gatedrnn.data.vocabulary import VOCABULARY_FILE
 from gatedrnn.models import PairClassifier, PairClassifierConfig
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.gates import LayerGates, WordGates, looked_up, sentence_gates, word_gates
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import checksum, on
 
@@ -187,6 +188,24 @@ class Inference:
         """Accuracy."""
         part = text.first(most)
         return accuracy(model, part, batch_size).accuracy, int(part.left.lengths_N.sum() + part.right.lengths_N.sum())
+
+    @staticmethod
+    def gates(model: Any, held: Vocabulary, text: LabelledPairs, batch_size: int) -> Iterator[list[LayerGates]]:
+        """Of both formulae of every pair."""
+        device = next(model.parameters()).device
+        for chosen in text.by_length(batch_size):
+            batch = text.batch(chosen)
+            for ids_TB, lengths_B in ((batch.left_TB, batch.left_B), (batch.right_TB, batch.right_B)):
+                yield sentence_gates(model.encoder, on(device, ids_TB), on(device, lengths_B))
+
+    @staticmethod
+    def gates_by_word(model: Any, held: Vocabulary, sentence: str, mapping: str) -> WordGates:
+        """Of a formula."""
+        tokens, ids = looked_up(held, sentence, mapping)
+        ids_T1 = torch.tensor(ids, device=next(model.parameters()).device)[:, None]
+        with torch.no_grad(), evaluating(model):
+            traces = model.encoder(ids_T1, return_gates=True)[2]
+        return word_gates(tokens, model.encoder.layers, traces)
 
 
 @torch.no_grad()

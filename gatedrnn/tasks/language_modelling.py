@@ -1,7 +1,7 @@
 """Language modelling: predict each token of a text, the state carried over windows or afresh for each sentence."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -17,6 +17,7 @@ from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import TOKENIZER_FILE, VOCABULARY_FILE
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.gates import LayerGates, WordGates, gates_by_word, stream_gates
 from gatedrnn.tasks.penalties import penalties
 from gatedrnn.tasks.perplexity import evaluate
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
@@ -173,6 +174,16 @@ class LanguageModelling:
         """Perplexity."""
         tokens = text["text"][:most]
         return evaluate(model, tokens, held, batch_size=min(batch_size, len(tokens))).perplexity, len(tokens)
+
+    @staticmethod
+    def gates(model: Any, held: Vocabulary, text: Corpus, batch_size: int) -> Iterator[list[LayerGates]]:
+        """Of the stream, in `batch_size` stretches."""
+        return stream_gates(model, text["text"], held.ids[EOS], batch_size)
+
+    @staticmethod
+    def gates_by_word(model: Any, held: Vocabulary, sentence: str, mapping: str) -> WordGates:
+        """Of a sentence by itself."""
+        return gates_by_word(model, held, sentence, mapping)
 
 
 def _settings(what: Any) -> dict[str, float]:

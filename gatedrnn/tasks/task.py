@@ -1,6 +1,6 @@
 """What the training loop needs of an experiment, and nothing more; it never asks which one it is."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.gates import LayerGates, WordGates
 
 
 class Batch(Protocol):
@@ -85,8 +86,6 @@ class Task(Protocol):
         name: as a run's `task` has it.
         data, model: the classes of a run's sections `data` and `model`.
         measure: which of a score's measures a person is told.
-        rated: which measure `evaluate` and `rate` give.
-        reads: options of `evaluate`.
         unit: what is counted, as "tokens".
         files: what a run holds beside configuration and weights.
         training: how it is trained unless told otherwise.
@@ -96,8 +95,6 @@ class Task(Protocol):
     data: ClassVar[type]
     model: ClassVar[type]
     measure: ClassVar[str]
-    rated: ClassVar[str]
-    reads: ClassVar[tuple[str, ...]]
     unit: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
     training: ClassVar[TrainingConfig]
@@ -164,6 +161,18 @@ class Task(Protocol):
         """Measures that a mean training loss gives, by name, in a record with "train_" before."""
         ...
 
+
+class Evaluated(Protocol):
+    """What the commands ask of a task's trained models.
+
+    Attributes:
+        rated: which measure `evaluate` and `rate` give.
+        reads: options of `evaluate`.
+    """
+
+    rated: ClassVar[str]
+    reads: ClassVar[tuple[str, ...]]
+
     @staticmethod
     def text(held: Any, data: Any, folder: Path | str, split: str = "test", path: Any = None) -> Any:
         """What a trained model is evaluated on: a split of `folder`, or what is at `path`.
@@ -182,3 +191,17 @@ class Task(Protocol):
     def rate(model: nn.Module, held: Any, text: Any, batch_size: int, most: int | None = None) -> tuple[float, int]:
         """The measure `rated`, and how many tokens were read: all, or about `most` of them."""
         ...
+
+    @staticmethod
+    def gates(model: nn.Module, held: Any, text: Any, batch_size: int) -> Iterator[list[LayerGates]]:
+        """Every gate of every layer at each token of a text, batch by batch."""
+        ...
+
+    @staticmethod
+    def gates_by_word(model: nn.Module, held: Any, sentence: str, mapping: str) -> WordGates:
+        """Every gate at each word of a sentence. Args: mapping: how words are looked up."""
+        ...
+
+
+class Experiment(Task, Evaluated, Protocol):
+    """All of a task."""

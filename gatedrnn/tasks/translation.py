@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.data import Vocabulary
+from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.data.config import ParallelDataConfig
 from gatedrnn.data.parallel import (
     Parallel,
@@ -35,6 +35,7 @@ from gatedrnn.models.beam import Beam, Hypothesis, translate
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.gates import LayerGates, WordGates, layer_gates, looked_up, word_gates
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import checksum, on
 
@@ -212,6 +213,38 @@ class Translation:
         part = TextPair(text.source[:count], text.target[:count])
         found = _rated(model, held, part, Beam(), _tokenization(text.target), batch_size)
         return found["bleu"], int(sizes[count - 1])
+
+    @staticmethod
+    def gates(model: Any, held: Languages, text: TextPair, batch_size: int) -> Iterator[list[LayerGates]]:
+        """Of the encoder over the sources, of the decoder over their given translations."""
+        pairs, device = Parallel(text, held.source, held.target), next(model.parameters()).device
+        for chosen in by_length(pairs.lengths(), batch_size):
+            batch = pairs.batch(chosen)
+            source_TB, source_B = on(device, batch.source_TB), on(device, batch.source_B)
+            with torch.no_grad(), evaluating(model):
+                source = model.encode(source_TB, source_B, return_gates=True)
+                found = model.decode(source, on(device, batch.inputs_TB), on(device, batch.target_B), return_gates=True)
+            counted = [torch.from_numpy(np.arange(len(ids))[:, None] < lengths)
+                       for ids, lengths in ((source_TB, batch.source_B), (batch.inputs_TB, batch.target_B))]  # fmt: skip
+            yield [
+                *layer_gates(model.encoder.layers, source.traces, counted[0], "encoder "),
+                *layer_gates(model.layers, found.traces, counted[1], "decoder "),
+            ]
+
+    @staticmethod
+    def gates_by_word(model: Any, held: Languages, sentence: str, mapping: str) -> WordGates:
+        """Of the encoder at a sentence's tokens, and of the decoder where it predicts each token of the best translation."""
+        tokens, ids = looked_up(held.source, sentence, mapping)
+        device, eos = next(model.parameters()).device, held.source.ids[EOS]
+        source_T1, source_1 = torch.tensor([*ids, eos], device=device)[:, None], torch.tensor([len(ids) + 1])
+        ((best,),) = translate(model, source_T1, source_1, Beam())
+        with torch.no_grad(), evaluating(model):
+            source = model.encode(source_T1, source_1, return_gates=True)
+            inputs_T1 = torch.tensor([held.target.ids[EOS], *best.ids], device=device)[:, None]
+            found = model.decode(source, inputs_T1, return_gates=True)
+        written = word_gates([*held.target.decode(best.ids), EOS], model.layers, found.traces)
+        shares = found.attention[:, 0].double().tolist()
+        return word_gates([*tokens, EOS], model.encoder.layers, source.traces, translation=written, attention=shares)
 
 
 def _rated(

@@ -13,7 +13,8 @@ from gatedrnn.data import EOS, UNK, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.plots.gates import gates_of_words, histograms, update_frequencies
 from gatedrnn.plots.trees import to_svg
-from gatedrnn.studies.gates import BINS, collect, gates_by_word, kept_share
+from gatedrnn.studies.gates import BINS, collect, kept_share
+from gatedrnn.tasks.gates import gates_by_word, stream_gates
 
 WORDS = [UNK, EOS, "the", "cat", "N", "sees"]
 CELLS = ["rnn", "lstm", "peephole", "coupled", "gru", "onlstm", "g2lstm"]
@@ -45,7 +46,7 @@ def traced(model, tokens, stretches):
 @pytest.mark.parametrize("cell", CELLS)
 def test_statistics_are_those_of_the_whole_trace(cell):
     model, tokens = make(cell), np.random.default_rng(0).integers(1, 6, 101).astype(np.int32)
-    found = collect(model, tokens, 1, batch_size=3, sequence_length=7)
+    found = collect(stream_gates(model, tokens, 1, 3, 7))
     for layer, own, trace in zip(model.layers, found, traced(model, tokens, 3), strict=True):
         assert list(own.gates) == list(trace)
         for name, values in trace.items():
@@ -93,22 +94,22 @@ def test_the_kept_share_is_what_multiplies_the_old_state(cell):
 
 def test_an_empty_text_is_refused():
     with pytest.raises(DataError, match=r"gates\.tokens: must hold at least one token; got 0"):
-        collect(make("lstm"), np.zeros(0, np.int32), 1)
+        collect(stream_gates(make("lstm"), np.zeros(0, np.int32), 1, 20))
 
 
 @torch.no_grad()
 def test_averages_by_word_are_means_over_units():
     model, vocabulary = make("onlstm"), Vocabulary(WORDS)
-    (found,) = gates_by_word(model, vocabulary, ["The cat sees 12 dogs"])
+    found = gates_by_word(model, vocabulary, "The cat sees 12 dogs")
     assert found.words == ["The", "cat", "sees", "12", "dogs"]
     _, traces = model.gates(torch.tensor([1, 2, 3, 5, 4, 0])[:, None])
     for layer, trace, distances in zip(found.layers, traces, found.distances, strict=True):
         for name, gate in trace.items():
             assert layer[name] == pytest.approx(gate[1:, 0].mean(-1).tolist(), abs=1e-6)
         assert distances == pytest.approx([1 - value for value in layer["master_forget"]])
-    (exact,) = gates_by_word(model, vocabulary, ["The cat"], "exact")
+    exact = gates_by_word(model, vocabulary, "The cat", "exact")
     assert exact.layers[0]["input_gate"][0] != pytest.approx(found.layers[0]["input_gate"][0], abs=1e-6)
-    (plain,) = gates_by_word(make("gru"), vocabulary, ["cat"])
+    plain = gates_by_word(make("gru"), vocabulary, "cat")
     assert plain.distances == [] and set(plain.layers[0]) == {"reset_gate", "update_gate", "cell_candidate"}
 
 

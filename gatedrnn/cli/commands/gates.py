@@ -13,10 +13,11 @@ from rich.table import Table
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, place
 from gatedrnn.cli.text import mapping_option
+from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json, write_with
-from gatedrnn.data import EOS, Corpus
 from gatedrnn.data.text import rereadable
+from gatedrnn.tasks import TASKS
 from gatedrnn.training.run import Run, load_runs
 
 _STRETCHES = 20
@@ -54,7 +55,7 @@ def run(options: Options) -> dict[str, Any]:
         raise ArgumentError(
             "--sentence", "must have at least one word", repr(empty[0]), "Write --sentence 'a few words'"
         )
-    runs = dict(zip(names, load_runs(options.runs), strict=True))
+    runs = dict(zip(names, load_runs(options.runs, None), strict=True))
     options = replace(options, data=rereadable(options.data) if options.data else None)
     record = {
         name: {"layers": _layers(run, options), "sentences": _sentences(run, options)} for name, run in runs.items()
@@ -84,22 +85,22 @@ def _layers(run: Run, options: Options) -> list[dict[str, Any]]:
 
     if not options.data:
         return []
-    size = _STRETCHES if options.batch_size is None else options.batch_size
-    data: Any = options.data
-    tokens = Corpus({"text": data}, run.vocabulary, empty_lines=run.config.data.empty_lines)["text"]
-    with Console(stderr=True, quiet=options.json).status(f"reading {len(tokens):,} tokens with {run.folder}"):
-        return [asdict(layer) for layer in collect(run.model, tokens, run.vocabulary.ids[EOS], batch_size=size)]
+    task, size = TASKS[run.config.task], _STRETCHES if options.batch_size is None else options.batch_size
+    positive_int("gates.batch_size", size)
+    text = task.text(run.vocabulary, run.config.data, run.text_folder, path=options.data)
+    with Console(stderr=True, quiet=options.json).status(f"reading {options.data} with {run.folder}"):
+        return [asdict(layer) for layer in collect(task.gates(run.model, run.vocabulary, text, size))]
 
 
 def _sentences(run: Run, options: Options) -> list[dict[str, Any]]:
-    from gatedrnn.studies.gates import gates_by_word
-
-    mapping = options.mapping or run.config.data.mapping
-    return [asdict(found) for found in gates_by_word(run.model, run.vocabulary, options.sentence, mapping)]
+    mapping = options.mapping or getattr(run.config.data, "mapping", "exact")
+    by_word = TASKS[run.config.task].gates_by_word
+    each = (asdict(by_word(run.model, run.vocabulary, sentence, mapping)) for sentence in options.sentence)
+    return [{key: value for key, value in found.items() if value is not None} for found in each]
 
 
 def _figures(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    from gatedrnn.plots.gates import gates_of_words, histograms, update_frequencies
+    from gatedrnn.plots.gates import attention_and_gates, gates_of_words, histograms, update_frequencies
 
     layers = {name: found["layers"] for name, found in record.items() if found["layers"]}
     if layers:
@@ -107,16 +108,26 @@ def _figures(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if any(layer["update_frequency"] for each in layers.values() for layer in each):
             yield "update-frequency", update_frequencies(layers)
     for name, found in record.items():
+        suffix = f"-{name.replace('/', '-').strip('-')}" if len(record) > 1 else ""
         for number, sentence in enumerate(found["sentences"], 1):
-            rows = {
-                f"{k} {gate.replace('_', ' ')}": values
-                for k, layer in enumerate(sentence["layers"], 1)
-                for gate, values in layer.items()
-                if gate != "cell_candidate"
-            } | {f"{k} distance": values for k, values in enumerate(sentence["distances"], 1)}
-            if rows:
-                suffix = f"-{name.replace('/', '-').strip('-')}" if len(record) > 1 else ""
+            rows, written = _rows(sentence), sentence.get("translation")
+            if written:
+                sides = (sentence["words"], rows), (written["words"], _rows(written))
+                yield f"sentence-{number}{suffix}", attention_and_gates(*sides, sentence["attention"])
+            elif rows:
                 yield f"sentence-{number}{suffix}", gates_of_words(sentence["words"], rows)
+
+
+def _rows(sentence: dict[str, Any]) -> dict[str, list[float]]:
+    """What is drawn under words: each gate of each layer, and the distances."""
+    each = zip(sentence["names"], sentence["layers"], strict=True)
+    rows = {
+        f"{name} {gate.replace('_', ' ')}": values
+        for name, layer in each
+        for gate, values in layer.items()
+        if gate != "cell_candidate"
+    }
+    return rows | {f"{k} distance": values for k, values in enumerate(sentence["distances"], 1)}
 
 
 def _print(record: dict[str, Any]) -> None:
@@ -126,13 +137,13 @@ def _print(record: dict[str, Any]) -> None:
     for name in ("mean", "below 0.1", "above 0.9", "between", "split point"):
         table.add_column(name, justify="right")
     for run, found in record.items():
-        for number, layer in enumerate(found["layers"], 1):
+        for layer in found["layers"]:
             for name, gate in layer["gates"].items():
                 if gate["start"] < 0:  # a candidate is neither closed nor open
                     continue
                 low, high = 100 * gate["low"], 100 * gate["high"]
                 split = layer["split_points"].get(name)
                 cells = [f"{gate['mean']:.3f}", f"{low:.1f}", f"{high:.1f}", f"{100 - low - high:.1f}"]
-                table.add_row(escape(run), str(number), name, *cells, "" if split is None else f"{split:.3f}")
+                table.add_row(escape(run), layer["name"], name, *cells, "" if split is None else f"{split:.3f}")
     if table.row_count:
         Console(width=max(Console().width, 110)).print(table)

@@ -1,24 +1,19 @@
 """Statistics of every gate of every layer over a text, in one pass.
 
-Dimensions: T time, B batch, M tokens that count, N units of a gate, H hidden.
+Dimensions: M tokens that count, N units of a gate, H hidden.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gatedrnn.cells import Spec, Trace
 from gatedrnn.cells.spec import repeat_chunks
-from gatedrnn.core.checks import positive_int
-from gatedrnn.core.errors import DataError
-from gatedrnn.data import windows
-from gatedrnn.data.batching import PAD_TARGET
-from gatedrnn.models import LanguageModel
 from gatedrnn.models.finite import finite
-from gatedrnn.models.surprisal import evaluating
+from gatedrnn.tasks.gates import LayerGates
 
 BINS = 50
 LOW, HIGH = 0.1, 0.9
@@ -55,12 +50,14 @@ class LayerStatistics:
             state is kept; empty for a cell that keeps none by a gate.
         split_points: of master gates, the mean place of the split in (0, 1): the share of units below it.
         distance: mean syntactic distance; None without master gates.
+        name: the layer's.
     """
 
     gates: dict[str, GateValues]
     update_frequency: list[float]
     split_points: dict[str, float]
     distance: float | None
+    name: str
 
 
 def kept_share(spec: Spec, trace: Trace) -> Tensor | None:
@@ -79,35 +76,20 @@ def kept_share(spec: Spec, trace: Trace) -> Tensor | None:
     return None
 
 
-def collect(
-    model: LanguageModel, tokens: np.ndarray, eos: int, *, batch_size: int = 20, sequence_length: int = 70
-) -> list[LayerStatistics]:
-    """Statistics of each layer over a stream of ids [N], read in `batch_size` stretches with the state carried.
-
-    Raises: DataError: no token. ArgumentError: a size is not positive.
-    """
-    if not len(tokens):
-        raise DataError("gates.tokens", "must hold at least one token", 0, "Check the text")
-    stretches = min(positive_int("gates.batch_size", batch_size), len(tokens))
-    sums = [_LayerSums() for _ in model.layers]
-    states, device = None, model.embedding.weight.device
-    with torch.no_grad(), evaluating(model):
-        for window in windows(tokens, stretches, sequence_length, eos):
-            counted = torch.from_numpy(window.targets_TB != PAD_TARGET)
-            if not window.count:
-                continue
-            states, traces = model.gates(torch.from_numpy(window.inputs_TB).to(device), states)
-            for layer, own, trace in zip(model.layers, sums, traces, strict=True):
-                spec: Any = layer.spec
-                own.add(spec, {name: gate.cpu()[counted].float() for name, gate in trace.items()})
-    return [own.statistics() for own in sums]
+def collect(readings: Iterable[Sequence[LayerGates]]) -> list[LayerStatistics]:
+    """Statistics of each layer over all that a task reads, batch by batch (`Task.gates`)."""
+    sums: dict[str, _LayerSums] = {}
+    for layers in readings:
+        for layer in layers:
+            sums.setdefault(layer.name, _LayerSums(layer.name)).add(layer.spec, layer.trace_MN)
+    return [own.statistics() for own in sums.values()]
 
 
 class _LayerSums:
     """Running sums of one layer."""
 
-    def __init__(self) -> None:
-        self.tokens = 0
+    def __init__(self, name: str) -> None:
+        self.name, self.tokens = name, 0
         self.counts: dict[str, Tensor] = {}
         self.sums: dict[str, Tensor] = {}  # of the values, of those below and of those above
         self.units: dict[str, int] = {}
@@ -141,4 +123,4 @@ class _LayerSums:
             [] if self.updates_H is None else self.updates_H.double().tensor_split(min(_GROUPS, len(self.updates_H)))
         )
         frequency = [float(group.mean()) / self.tokens for group in groups]
-        return LayerStatistics(gates, frequency, masters, masters.get("master_forget"))
+        return LayerStatistics(gates, frequency, masters, masters.get("master_forget"), self.name)
