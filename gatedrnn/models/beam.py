@@ -102,6 +102,12 @@ class _Search:
         scores_NV[:, _UNK] = -torch.inf
         V = scores_NV.shape[1]
         log_BKV = torch.log_softmax(scores_NV, -1).view(len(self.alive), self.width, V) + self.totals_BK[..., None]
+        length = len(self.histories[0][0][0]) + 1
+        full = [
+            k for k, sentence in enumerate(self.alive) if length > self.limits[sentence]
+        ]  # where only the end may follow
+        ends_V = torch.arange(V, device=self.device) == _EOS
+        log_BKV[full] = log_BKV[full].masked_fill(~ends_V, -torch.inf)
         log_BN, places_BN = log_BKV.flatten(1).topk(min(2 * K, self.width * V - self.width), 1)  # K of them do not end
         looked = found.attention[0].argmax(-1).view(len(self.alive), self.width).tolist()
         alive, rows, totals, tokens, histories = [], [], [], [], []
@@ -140,12 +146,6 @@ class _Search:
                 going.append((log, parent, token, ([*ids, token], [*alignment, looked[parent]])))
         done.sort(key=lambda one: -one.score)
         del done[K:]
-        if length > self.limits[sentence]:  # what did not end in time fills up
-            rest = [
-                Hypothesis(history[0], log / self._penalty(length), log, history[1]) for log, _, _, history in going
-            ]
-            done += rest[: max(0, self.beam.n_best - len(done))]
-            return []
         if len(done) == K and going and going[0][0] / self._penalty(length + 1) <= done[-1].score:
             return []
         return going

@@ -11,6 +11,10 @@ from torch import Tensor, nn
 from gatedrnn.cells import State, Trace
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 
+WIDE = 0.5
+"""Standard deviation that embeddings begin with: of ±0.1, as in language models, attention finds its words thousands of steps
+later, or never (docs/decisions.md)."""
+
 
 @final
 class Encoder(nn.Module):
@@ -39,7 +43,7 @@ class Encoder(nn.Module):
             )
         )
         self.output_size = outputs[-1]
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.normal_(self.embedding.weight, std=WIDE)
 
     def forward(
         self, tokens_TB: Tensor, lengths_B: Tensor | None = None, return_gates: bool = False

@@ -18,7 +18,7 @@ from gatedrnn.cells import State, Trace
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models.config import TranslationConfig
-from gatedrnn.models.encoder import Encoder
+from gatedrnn.models.encoder import WIDE, Encoder
 from gatedrnn.models.saving import PretrainedModel
 
 
@@ -86,7 +86,7 @@ class TranslationModel(PretrainedModel):
         self.encoder = Encoder(config, source_size, [2, *[1] * (len(config.hidden_sizes) - 1)], backend)
         E, M, first = config.embedding_size, self.encoder.output_size, config.decoder_sizes[0]
         self.embedding = nn.Embedding(target_size, E)
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.normal_(self.embedding.weight, std=WIDE)
         if config.shared_embedding:
             self.embedding.weight = self.encoder.embedding.weight
         self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
