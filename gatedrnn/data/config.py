@@ -126,6 +126,3 @@ class ParallelDataConfig:
         if self.columns is not None and not {self.source, self.target} <= set(self.columns):
             rule = "must name data.source and data.target"
             raise ArgumentError("data.columns", rule, ", ".join(self.columns), f"Write [{self.source}, {self.target}]")
-        if self.folder is None and (self.source, self.target) not in (("vf", "en"), ("en", "vf")):
-            got = f"{self.source} to {self.target} without a folder"
-            raise ArgumentError("data.source", "is vf or en in the built-in pair of languages", got, "Add --data DIR")

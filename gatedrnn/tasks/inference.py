@@ -86,7 +86,7 @@ class Inference:
         return cls(pairs, None if run is None else Vocabulary.load(run / VOCABULARY_FILE))
 
     @staticmethod
-    def make(folder: Path, seed: int) -> None:
+    def make(folder: Path, seed: int, data: PairDataConfig) -> None:
         """Write a folder of made formulae: trained on to 4 operators, tested to 8."""
         for number, (split, (count, operators)) in enumerate(_MADE.items()):
             write_pairs(folder / f"{split}.tsv", make_pairs(count, 3 * seed + number, operators))

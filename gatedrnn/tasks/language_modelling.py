@@ -50,7 +50,7 @@ class LanguageModelling:
         return cls(Corpus(find_splits(folder), known, **reading))
 
     @staticmethod
-    def make(folder: Path, seed: int) -> None:
+    def make(folder: Path, seed: int, data: DataConfig) -> None:
         """Write a text of the built-in grammar."""
         write_corpus(folder, seed)
 

@@ -105,8 +105,8 @@ class Task(Protocol):
         ...
 
     @staticmethod
-    def make(folder: Path, seed: int) -> None:
-        """Write a folder of data that needs no download."""
+    def make(folder: Path, seed: int, data: Any) -> None:
+        """Write a folder of data that needs no download. Raises: ArgumentError: the section `data` asks for another one."""
         ...
 
     @staticmethod

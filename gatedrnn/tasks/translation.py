@@ -29,7 +29,7 @@ from gatedrnn.data.parallel import (
 )
 from gatedrnn.data.ragged import Ragged, by_length
 from gatedrnn.data.text import rereadable
-from gatedrnn.data.verb_final import write_parallel
+from gatedrnn.data.verb_final import SOURCE, TARGET, write_parallel
 from gatedrnn.models import TranslationConfig, TranslationModel
 from gatedrnn.models.beam import Beam, Hypothesis, translate
 from gatedrnn.models.finite import finite
@@ -91,8 +91,14 @@ class Translation:
         return cls(read_parallel(folder, data), data, None if run is None else _languages(run))
 
     @staticmethod
-    def make(folder: Path, seed: int) -> None:
-        """Write the built-in pair of languages."""
+    def make(folder: Path, seed: int, data: ParallelDataConfig) -> None:
+        """Write the built-in pair of languages. Raises: ArgumentError: others are asked for."""
+        if {data.source, data.target} != {SOURCE, TARGET}:
+            got, rule = (
+                f"{data.source} to {data.target} without a folder",
+                f"is {SOURCE} or {TARGET} in the built-in pair",
+            )
+            raise ArgumentError("data.source", rule, got, "Add --data DIR")
         write_parallel(folder, seed)
 
     @staticmethod

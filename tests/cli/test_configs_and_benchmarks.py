@@ -12,20 +12,35 @@ import torch
 
 from gatedrnn.cli.main import main
 from gatedrnn.sequence.backends.cpu.backend import Cpu
+from gatedrnn.tasks import TASKS
+from gatedrnn.training.config import read_run_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
+def data_for(task: str, folder: Path) -> Path:
+    """A folder with a few lines of what a task reads."""
+    folder.mkdir()
+    if task == "language_modelling":  # 20 × 35 tokens are one window: two steps
+        lines = {f"{split}.txt": "the old pilot sleeps\n" * 280 for split in ("train", "valid")}
+    elif task == "translation":
+        sides = ("lc.tok.de", "der alte pilot schläft .\n"), ("lc.tok.en", "the old pilot sleeps .\n")
+        lines = {f"{split}.{code}": line * 40 for split in ("train", "val") for code, line in sides}
+    else:
+        lines = {f"{split}.tsv": "1\t<\t( a ( and b ) )\ta\n" * 40 for split in ("train", "dev")}
+    for name, text in lines.items():
+        (folder / name).write_text(text)
+    return folder
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_config_trains(config: Path, tmp_path: Path, capsys):
-    (tmp_path / "text").mkdir()
-    for name in ("train.txt", "valid.txt"):  # 20 × 35 tokens are one window: two steps
-        (tmp_path / "text" / name).write_text("the old pilot sleeps\n" * 280)
-    text, out = str(tmp_path / "text"), str(tmp_path / "run")
+    task = read_run_config(config, written=True).task
+    text, out = str(data_for(task, tmp_path / "text")), str(tmp_path / "run")
     options = ["--training.epochs", "1", "--training.finetune_epochs", "0", "--training.device", "cpu"]
     assert main(["train", "--config", str(config), "--data", text, "--out", out, *options]) == 0
-    assert "best valid perplexity" in capsys.readouterr().out
+    assert f"best valid {TASKS[task].measure}" in capsys.readouterr().out
 
 
 def test_tensorboard_has_every_epoch(tmp_path):

@@ -1,9 +1,6 @@
 """`gatedrnn train --task inference` and what works on such a run."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from terminal import fails, record, works
@@ -59,24 +56,6 @@ def test_without_data_it_trains_on_formulae_of_its_own(tmp_path, monkeypatch):
 def test_a_configuration_names_its_task(run, pairs, tmp_path):
     works("train", "--config", run / "config.yaml", "--data", pairs, "--out", tmp_path / "again")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
-
-
-def test_two_processes_have_the_losses_of_one(pairs, tmp_path):
-    found = []
-    for processes in (1, 2):
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if processes == 2 else []
-        plain = ["--model.input_dropout=0", "--model.head_dropout=0", "--training.epochs", "2"]
-        command = [sys.executable, *torchrun, "-m", "gatedrnn.cli.main", *TRAIN, *plain, "--data", str(pairs)]
-        out = tmp_path / str(processes)
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [*command, "--out", str(out)], capture_output=True, text=True, timeout=240, env=environment
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        found.append(read_metrics(out))
-    for one, two in zip(*found, strict=True):
-        for key in ("train_loss_nats", "valid_loss_nats"):
-            assert two[key] == pytest.approx(one[key], abs=2e-5)
 
 
 @pytest.mark.parametrize(

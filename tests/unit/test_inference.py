@@ -180,7 +180,7 @@ def test_pairs_of_more_operators_are_left_out_of_training_alone(tmp_path):
 def test_what_a_task_makes_itself_depends_on_the_seed_alone(name, tmp_path):
     for folder, seed in (("one", 1), ("same", 1), ("other", 2)):
         (tmp_path / folder).mkdir()
-        TASKS[name].make(tmp_path / folder, seed)
+        TASKS[name].make(tmp_path / folder, seed, TASKS[name].data())
     files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "same").iterdir()}
     assert files != {path.name: path.read_bytes() for path in (tmp_path / "other").iterdir()}

@@ -330,8 +330,9 @@ def test_other_places_of_parallel_text(tmp_path):
         ParallelDataConfig("x", "de", "en", ("en", "fr"))
     with pytest.raises(ArgumentError, match=r"data\.target: must be another language"):
         ParallelDataConfig("x", "de", "de")
-    with pytest.raises(ArgumentError, match="built-in pair of languages"):
-        ParallelDataConfig(None, "de", "en")
+    with pytest.raises(ArgumentError, match=r"is vf or en in the built-in pair; got de to en without a folder"):
+        Translation.make(tmp_path, 1, ParallelDataConfig(None, "de", "en"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_line_that_says_eos_is_one_sentence(task):

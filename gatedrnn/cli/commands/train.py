@@ -159,7 +159,7 @@ def _make_text(out: Path, config: Any) -> None:
     with TemporaryDirectory(dir=out, prefix=".text.", suffix=".writing") as folder:
         new, text = Path(folder) / "text", out / "text"
         new.mkdir()
-        TASKS[config.task].make(new, config.training.seed)
+        TASKS[config.task].make(new, config.training.seed, config.data)
         with suppress(OSError):  # one is there
             new.rename(text)
             return
