@@ -45,6 +45,40 @@ def test_evaluate_scores_by_the_run_s_own_task(run, pairs):
     assert f"accuracy {found['accuracy']:.2f} %" in shown and "operators" in shown
 
 
+def test_runs_are_evaluated_side_by_side_with_their_curve(run, pairs, tmp_path):
+    works(*TRAIN, "--data", pairs, "--training.seed", "2", "--out", tmp_path / "other")
+    found = record("evaluate", run, tmp_path / "other", "--out", tmp_path / "out")
+    assert found["runs"][str(run)] == record("evaluate", run) and len(found["runs"]) == 2
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == found
+    assert {path.name for path in (tmp_path / "out").glob("accuracy.*")} == {
+        f"accuracy.{k}" for k in ("pdf", "png", "svg")
+    }
+    shown = works("evaluate", run, tmp_path / "other")
+    assert shown.count("the most frequent label alone") == 2 and f"\n{tmp_path / 'other'}\n" in shown
+
+
+def test_gates_and_compression_of_a_classifier(run, pairs, tmp_path):
+    found = record("gates", run, "--data", pairs / "test.tsv", "--sentence", "( not a )", "--out", tmp_path / "gates")
+    (one,) = found.values()
+    assert [layer["name"] for layer in one["layers"]] == ["1"] and one["sentences"][0]["words"] == [
+        "(",
+        "not",
+        "a",
+        ")",
+    ]
+    tokens = sum(
+        len(side.split(" ")) for line in (pairs / "test.tsv").read_text().splitlines() for side in line.split("\t")[2:4]
+    )
+    assert sum(one["layers"][0]["gates"]["forget_gate"]["counts"]) == 8 * tokens
+    small = record("compress", run, "--method", "bf16", "--out", tmp_path / "small")
+    assert small["accuracy_before"] == pytest.approx(small["accuracy_after"], abs=3)
+    assert record("evaluate", tmp_path / "small")["pairs"] == 100
+    works("compress", run, "--method", "svd", "--rank", "2", "--retrain", "1", "--out", tmp_path / "retrained")
+    rows = record("compress", run, "--table")
+    assert [set(row) for row in rows] == 8 * [
+        {"run", "scheme", "accuracy", "change_percent", "bytes", "tokens_per_second_1", "tokens_per_second_64"}]  # fmt: skip
+
+
 def test_without_data_it_trains_on_formulae_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr("gatedrnn.tasks.inference._MADE", {s: (60, range(3)) for s in ("train", "valid", "test")})
     works(*TRAIN, "--out", tmp_path / "run")

@@ -201,3 +201,33 @@ def test_change_by_bytes_marks_every_scheme_of_every_run(tmp_path):
 
 def test_eight_models_have_eight_colors():
     assert len({*COLORS}) == len(COLORS) == 8
+
+
+def test_accuracy_by_operators_overlays_models_over_the_most_frequent_label():
+    from gatedrnn.plots.accuracy import by_operators
+
+    runs = {name: {"majority": 53.0, "by_operators": {"0": {"accuracy": 100.0}, "7": {"accuracy": low}}}
+            for name, low in (("one", 80.0), ("two", 60.0))}  # fmt: skip
+    (axes,) = by_operators(runs).axes
+    assert [line.get_label() for line in axes.lines[:2]] == ["one", "two"]
+    assert [line.get_xydata().tolist() for line in axes.lines] == [
+        [[0, 100], [7, 80]],
+        [[0, 100], [7, 60]],
+        [[0, 53], [1, 53]],
+    ]
+
+
+def test_attention_is_drawn_with_gates_under_the_source_and_beside_the_translation():
+    from gatedrnn.plots.gates import attention_and_gates
+
+    source, target = (
+        (["ein", "Haus"], {"1 forward input gate": [0.1, 0.2]}),
+        (["a", "house", "<eos>"], {"1 forget gate": [0.3, 0.4, 0.5]}),
+    )
+    figure = attention_and_gates(source, target, [[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    attention, beside, below, _ = figure.axes
+    assert [text.get_text() for text in attention.texts] == ["0.90", "0.10", "0.20", "0.80", "0.50", "0.50"]
+    assert [label.get_text() for label in attention.get_yticklabels()] == ["a", "house", "<eos>"]
+    assert [label.get_text() for label in attention.get_xticklabels()] == ["ein", "Haus"]
+    assert [text.get_text() for text in beside.texts] == ["0.30", "0.40", "0.50"]
+    assert [text.get_text() for text in below.texts] == ["0.10", "0.20"]

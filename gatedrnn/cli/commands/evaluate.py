@@ -1,16 +1,23 @@
 """`gatedrnn evaluate`: a run's score on a text, by the run's own task."""
 
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import Found, option, run_place, settings
+from gatedrnn.cli.arguments import Found, option, place, settings
 from gatedrnn.cli.text import BEAM_NAMES, TOKENIZE
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.files import write_json, write_with
+from gatedrnn.data.text import rereadable
 from gatedrnn.models.beam import Beam
 from gatedrnn.tasks import TASKS
 from gatedrnn.tasks.cache import Cache
 from gatedrnn.tasks.dynamic import Dynamic
-from gatedrnn.training.run import load_run
+from gatedrnn.tasks.task import Evaluation
+from gatedrnn.training.run import Run, load_runs
 
 _CACHE = {"cache_window": "window", "cache_theta": "theta", "cache_lambda": "lambda_"}
 _DYNAMIC = {"dynamic_rate": "rate", "dynamic_decay": "decay", "dynamic_segment": "segment"}
@@ -25,7 +32,7 @@ _READERS = {
 class Options(arguments.Options):
     """Of which run, on what, and how."""
 
-    run: str = run_place()
+    runs: tuple[str, ...] = place("RUN", "folder of a trained run; several side by side")
     data: str | None = option(
         None,
         "text, one sentence a line, .gz too; - for standard input; of translations, a TSV file, or what stands before .SOURCE "
@@ -37,12 +44,33 @@ class Options(arguments.Options):
     cache: Cache | None = settings(Cache, _CACHE, "cache", "mix a continuous cache in")
     dynamic: Dynamic | None = settings(Dynamic, _DYNAMIC, "dynamic", "learn from each segment once it is scored")
     beam: Beam | None = settings(Beam, BEAM_NAMES)
+    out: str | None = option(None, "write results.json there, and figures where there are any", "DIR")
     tokenize: str | None = option(None, "of BLEU [none where references look tokenised, else 13a]", choices=TOKENIZE)
 
 
 def run(options: Options) -> Found:
-    """Every measure. Raises: ArgumentError: an option that runs of this task do not read."""
-    run = load_run(options.run, None)
+    """Every measure, of one run or by run. Raises: ArgumentError: an option that runs of a task do not read."""
+    runs = load_runs(options.runs, None)
+    for each in runs:
+        _check_read(each, options)
+    path = None if options.data is None else rereadable(options.data)
+    found = {name: _evaluated(each, path, options) for name, each in zip(options.runs, runs, strict=True)}
+    records = {name: each.record for name, each in found.items()}
+    record = next(iter(records.values())) if len(records) == 1 else {"runs": records}
+    if options.out:
+        _write(Path(options.out), record, records)
+    return Found(record, {name: each.lines for name, each in found.items()})
+
+
+def show(found: Found, options: Options) -> None:
+    """A few lines a run."""
+    for name, lines in found.more.items():
+        print("\n".join([name, *lines, ""] if len(found.more) > 1 else lines))
+    if options.out:
+        print(f"results.json and figures are in {Path(options.out)}")
+
+
+def _check_read(run: Run, options: Options) -> None:
     task = TASKS[run.config.task]
     own = {each.name: each.metadata.get("names", {}) for each in fields(Options)}
     for name, tasks in _READERS.items():
@@ -50,11 +78,23 @@ def run(options: Options) -> Found:
         if said is not None and name not in task.reads:
             flag, rule = f"--{said.replace('_', '-')}", f"is read by runs of {' and '.join(tasks)} only"
             raise ArgumentError(flag, rule, f"a run of {task.name}", f"Drop {flag}")
-    text = task.text(run.vocabulary, run.config.data, run.text_folder, path=options.data)
-    found = task.evaluate(run.model, run.vocabulary, text, {name: getattr(options, name) for name in task.reads})
-    return Found(found.record, found.lines)
 
 
-def show(found: Found, options: Options) -> None:
-    """A few lines."""
-    print("\n".join(found.more))
+def _evaluated(run: Run, path: Any, options: Options) -> Evaluation:
+    task = TASKS[run.config.task]
+    text = task.text(run.vocabulary, run.config.data, run.text_folder, path=path)
+    with Console(stderr=True, quiet=options.json).status(f"reading with {run.folder}"):
+        return task.evaluate(run.model, run.vocabulary, text, {name: getattr(options, name) for name in task.reads})
+
+
+def _write(folder: Path, record: dict[str, Any], records: dict[str, dict[str, Any]]) -> None:
+    """`results.json`, and where there is accuracy by operators, its curve."""
+    write_json(folder / "results.json", record)
+    curves = {name: each for name, each in records.items() if "by_operators" in each}
+    if curves:
+        from gatedrnn.plots.accuracy import by_operators
+        from gatedrnn.plots.trees import save
+
+        figure = by_operators({Path(name).name: each for name, each in curves.items()})
+        for kind in ("pdf", "png", "svg"):
+            write_with(folder / f"accuracy.{kind}", lambda path, kind=kind: save(figure, path, kind))

@@ -1,0 +1,36 @@
+"""Accuracy of classifiers by how hard the pairs are."""
+
+from collections.abc import Mapping
+from itertools import cycle
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from gatedrnn.plots.gates import COLORS
+from gatedrnn.plots.trees import FAINT, INK
+
+
+def by_operators(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """A line a model over the number of operators; what the most frequent label alone gives is dashed.
+
+    Args: runs: by model the record of `evaluate`: by_operators and majority.
+    """
+    figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    for color, (name, record) in zip(cycle(COLORS), runs.items(), strict=False):
+        found = {int(number): each["accuracy"] for number, each in record["by_operators"].items()}
+        axes.plot(list(found), list(found.values()), color=color, marker="o", markersize=4, linewidth=1.6, label=name)
+    majority = [record["majority"] for record in runs.values()]
+    for value in sorted(set(majority)):
+        axes.axhline(value, color=FAINT, linewidth=1, linestyle="--")
+    axes.annotate("most frequent label", (1, majority[0]), xycoords=("axes fraction", "data"), fontsize=7.5, color=INK,
+                  ha="right", va="bottom")  # fmt: skip
+    axes.set_xlabel("operators in the longer formula", fontsize=9, color=INK)
+    axes.set_ylabel("accuracy, %", fontsize=9, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(top=101)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="best")
+    return figure
