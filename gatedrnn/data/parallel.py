@@ -46,6 +46,11 @@ class TranslationBatch:
     target_B: np.ndarray
 
     @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """As a model takes them."""
+        return self.source_TB, self.source_B, self.inputs_TB, self.target_B, self.targets_TB
+
+    @property
     def count(self) -> int:
         """Tokens that are predicted."""
         return int(self.target_B.sum())

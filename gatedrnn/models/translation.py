@@ -19,6 +19,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models.config import TranslationConfig
 from gatedrnn.models.encoder import WIDE, Encoder
+from gatedrnn.models.loss import IGNORED, chunked_cross_entropy
 from gatedrnn.models.saving import PretrainedModel
 
 
@@ -55,6 +56,13 @@ class Decoded(NamedTuple):
     attention: Tensor
     source: Source
     traces: list[Trace]
+
+
+class Losses(NamedTuple):
+    """Of a batch: the cross-entropy in nats, and what smoothed labels (Szegedy et al. 2016, sec. 7) add to it in training."""
+
+    nats: Tensor
+    smoothing: Tensor
 
 
 @final
@@ -116,12 +124,30 @@ class TranslationModel(PretrainedModel):
         one = {"embedding.weight": "encoder.embedding.weight"} if self.config.shared_embedding else {}
         return one | ({"decoder.weight": one.get("embedding.weight", "embedding.weight")} if self.config.tied else {})
 
-    def forward(self, source_TB: Tensor, source_B: Tensor, inputs_TB: Tensor, target_B: Tensor | None = None) -> Tensor:
-        """Scores [T, B, V] of the token after each of a translation's.
+    def forward(
+        self, source_TB: Tensor, source_B: Tensor, inputs_TB: Tensor, target_B: Tensor | None = None,
+        targets_TB: Tensor | None = None, divisor: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Scores [T, B, V] of the token after each of a translation's; with targets the loss, see `Losses`.
 
-        Args: source_TB, source_B: ids and lengths; inputs_TB: `<eos>` and all but the last token; target_B: their lengths.
+        Args:
+            source_TB, source_B: ids and lengths.
+            inputs_TB: `<eos>` and all but the last token; target_B: their lengths.
+            targets_TB: ids, −100 where nothing is predicted; divisor: of the losses' sum, None for their number.
         """
-        return self.decode(self.encode(source_TB, source_B), inputs_TB, target_B).scores
+        source = self.encode(source_TB, source_B)
+        if targets_TB is None:
+            return self.decode(source, inputs_TB, target_B).scores
+        top_NE = self._top(source, inputs_TB, target_B)[0].flatten(0, 1)
+        weight, bias, targets_N = self.decoder.weight, self.decoder.bias, targets_TB.flatten()
+        nats = chunked_cross_entropy(top_NE, weight, bias, targets_N, divisor)
+        live_N = targets_N != IGNORED
+        if not self.config.label_smoothing:
+            return Losses(nats, torch.zeros_like(nats))
+        even = F.embedding(targets_N.clamp_min(0), weight) - weight.mean(0)  # log Z falls out of the difference
+        above_N = (top_NE * even).sum(-1) + bias[targets_N.clamp_min(0)] - bias.mean()
+        total = torch.where(live_N, above_N, 0.0).sum() / (live_N.sum() if divisor is None else divisor)
+        return Losses(nats, self.config.label_smoothing * total)
 
     def encode(self, source_TB: Tensor, source_B: Tensor, return_gates: bool = False) -> Source:
         """What the decoder starts with: the encoder's output, and h as its mean through a layer; other states are 0."""
@@ -140,6 +166,13 @@ class TranslationModel(PretrainedModel):
         self, source: Source, inputs_TB: Tensor, target_B: Tensor | None = None, return_gates: bool = False
     ) -> Decoded:
         """Scores after each of these tokens, with the states as they are; the gates too if asked for."""
+        top, attention, after, traces = self._top(source, inputs_TB, target_B, return_gates)
+        return Decoded(self.decoder(top), attention, after, traces)
+
+    def _top(
+        self, source: Source, inputs_TB: Tensor, target_B: Tensor | None, return_gates: bool = False
+    ) -> tuple[Tensor, Tensor, Source, list[Trace]]:
+        """What scores are computed of [T, B, E], attention [T, B, S], the source after the last step, and traces."""
         embedded = self.embedding_dropout(self.embedding(inputs_TB), inputs_TB, self.embedding.num_embeddings)
         hidden, context_TBM, attention_TBS, finals, traces = self.input_dropout(embedded), None, None, [], []
         for k, layer in enumerate(self.layers):
@@ -153,9 +186,9 @@ class TranslationModel(PretrainedModel):
                 context_TBM, attention_TBS = self._attend(hidden, source)
             if k == 0 or k == len(self.layers) - 1:
                 hidden = torch.cat([hidden, context_TBM], -1)  # type: ignore[list-item]
-        top = torch.tanh(self.output(hidden))
         assert attention_TBS is not None
-        return Decoded(self.decoder(self.output_dropout(top)), attention_TBS, replace(source, states=finals), traces)
+        top = self.output_dropout(torch.tanh(self.output(hidden)))
+        return top, attention_TBS, replace(source, states=finals), traces
 
     def _attend(self, hidden_TBH: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Context [T, B, M] and attention [T, B, S]."""

@@ -5,7 +5,6 @@ from itertools import cycle
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from gatedrnn.plots.gates import COLORS
 from gatedrnn.plots.trees import FAINT, INK
@@ -28,7 +27,7 @@ def by_operators(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
                   ha="right", va="bottom")  # fmt: skip
     axes.set_xlabel("operators in the longer formula", fontsize=9, color=INK)
     axes.set_ylabel("accuracy, %", fontsize=9, color=INK)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xticks(sorted({int(number) for record in runs.values() for number in record["by_operators"]}))
     axes.set_ylim(top=101)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import EOS, Vocabulary
@@ -162,21 +161,8 @@ class Translation:
         device: torch.device,
     ) -> Loss:  # fmt: skip
         """Cross-entropy of the next token; smoothed labels add to the gradient alone."""
-        sources = on(device, batch.source_TB), on(device, batch.source_B)
-        scores = model(*sources, on(device, batch.inputs_TB), on(device, batch.target_B)).float().flatten(0, 1)
-        targets, config = on(device, batch.targets_TB).flatten(), self._config(model)
-        nats = F.cross_entropy(scores, targets, ignore_index=-100, reduction="sum") / divisor
-        share = config.label_smoothing
-        if not share:
-            return Loss(nats)
-        live = targets >= 0
-        even = -torch.log_softmax(scores, -1)[live].mean(-1).sum() / divisor
-        return Loss(nats, share * (even - nats))
-
-    @staticmethod
-    def _config(model: Any) -> TranslationConfig:
-        """Of a model, which distribution may wrap."""
-        return next(each.config for each in model.modules() if isinstance(each, TranslationModel))
+        found = model(*(on(device, array) for array in batch.arrays), divisor=divisor)
+        return Loss(found.nats, found.smoothing)
 
     def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
         """Perplexity of the translations that are given."""
@@ -281,10 +267,8 @@ def _nats(model: nn.Module, pairs: Parallel, batch_size: int) -> float:
     with evaluating(model):
         for chosen in by_length(pairs.lengths(), batch_size):
             batch = pairs.batch(chosen)
-            given = (batch.source_TB, batch.source_B, batch.inputs_TB, batch.target_B)
-            scores = model(*(on(device, array) for array in given)).float().flatten(0, 1)
-            targets = on(device, batch.targets_TB).flatten()
-            total += F.cross_entropy(scores, targets, ignore_index=-100, reduction="sum").double().cpu()
+            nats = model(*(on(device, array) for array in batch.arrays), divisor=1.0).nats
+            total += nats.double().cpu()
             count += batch.count
     return float(finite("perplexity", total / count))
 

@@ -199,11 +199,15 @@ def test_smoothed_labels_are_torch_s(task):
     config = task.complete(MODEL)
     model, given = TranslationModel(config).eval(), task.batches(TRAINING, 1)[0]
     loss = task.loss(model, TRAINING, given, None, given.count, torch.device("cpu"))
-    arrays = (given.source_TB, given.source_B, given.inputs_TB, given.target_B)
-    scores = model(*map(torch.from_numpy, arrays)).flatten(0, 1)
+    scores = model(*map(torch.from_numpy, given.arrays[:4])).flatten(0, 1)
     targets = torch.from_numpy(given.targets_TB).flatten()
     torch.testing.assert_close(loss.nats, F.cross_entropy(scores, targets))
     torch.testing.assert_close(loss.nats + loss.penalty, F.cross_entropy(scores, targets, label_smoothing=0.1))
+    grads = []
+    for total in (loss.nats + loss.penalty, F.cross_entropy(scores, targets, label_smoothing=0.1)):
+        grads.append(torch.autograd.grad(total, list(model.parameters()), retain_graph=True))
+    for ours, torchs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, torchs, atol=1e-6, rtol=1e-4)
     plain = TranslationModel(replace(config, label_smoothing=0.0)).eval()
     assert task.loss(plain, TRAINING, given, None, given.count, torch.device("cpu")).penalty == 0
 
