@@ -17,8 +17,9 @@ from gatedrnn import CELLS, Gates, Recurrent
 from gatedrnn.cells import Cell
 from gatedrnn.core.config import to_dict
 from gatedrnn.data import CONSTRUCTIONS, DataConfig, grammar
+from gatedrnn.data.config import PairDataConfig, ParallelDataConfig
 from gatedrnn.layers import RecurrentBase
-from gatedrnn.models import LanguageModelConfig
+from gatedrnn.models import LanguageModelConfig, PairClassifierConfig, TranslationConfig
 from gatedrnn.training.config import TrainingConfig
 
 project = "gatedrnn"
@@ -135,6 +136,10 @@ def lexicon_table() -> str:
 
 myst_substitutions = {
     "config_data": config_table(DataConfig),
+    "config_parallel": config_table(ParallelDataConfig),
+    "config_pairs": config_table(PairDataConfig),
+    "config_translation": config_table(TranslationConfig),
+    "config_classifier": config_table(PairClassifierConfig),
     "config_model": config_table(LanguageModelConfig),
     "config_training": config_table(TrainingConfig),
     "config_gates": config_table(Gates),

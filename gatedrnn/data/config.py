@@ -93,7 +93,7 @@ class ParallelDataConfig:
         source: code of the language that is read, the ending of its files.
         target: of the language that is written.
         columns: languages of a TSV's first columns, in order; none for source and target.
-        level: subword (byte-level BPE) or word (at white space).
+        level: subword (byte-level BPE) or word (at white space); none for subwords, and for words of the built-in pair.
         joint: one vocabulary for both sides.
         vocabulary_size: how many subwords at most to learn [8000].
         min_count: words rarer than this become <unk> [2].
@@ -106,15 +106,15 @@ class ParallelDataConfig:
     source: str = "vf"
     target: str = "en"
     columns: tuple[str, ...] | None = None
-    level: str = "subword"
+    level: str | None = None
     joint: bool = True
     vocabulary_size: int | None = None
     min_count: int | None = None
     longest: int = 100
 
     def __post_init__(self) -> None:
-        DataConfig(self.folder, self.level, self.min_count, self.vocabulary_size)
-        one_of("data.level", self.level, ("word", "subword"))
+        one_of("data.level", self.tokens, ("word", "subword"))
+        DataConfig(self.folder, self.tokens, self.min_count, self.vocabulary_size)
         positive_int("data.longest", self.longest)
         for name in ("source", "target"):
             code = getattr(self, name)
@@ -126,3 +126,8 @@ class ParallelDataConfig:
         if self.columns is not None and not {self.source, self.target} <= set(self.columns):
             rule = "must name data.source and data.target"
             raise ArgumentError("data.columns", rule, ", ".join(self.columns), f"Write [{self.source}, {self.target}]")
+
+    @property
+    def tokens(self) -> str:
+        """The level that `level` comes to."""
+        return self.level or ("word" if self.folder is None else "subword")

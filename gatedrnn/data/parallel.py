@@ -124,7 +124,7 @@ def encoded(lines: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
 
 def learn_vocabularies(text: TextPair, data: ParallelDataConfig) -> tuple[Vocabulary, Vocabulary]:
     """One of each side, or the same for both where `joint`."""
-    settings = DataConfig(level=data.level, vocabulary_size=data.vocabulary_size, min_count=data.min_count)
+    settings = DataConfig(level=data.tokens, vocabulary_size=data.vocabulary_size, min_count=data.min_count)
     if data.joint:
         both = Vocabulary.learn(iter([text.source, text.target]), settings)
         return both, both
