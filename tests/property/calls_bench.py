@@ -7,14 +7,16 @@ from torch import Tensor, nn
 
 import gatedrnn
 from gatedrnn import Gates, Recurrent
+from gatedrnn.cells import Cell
 
 from .calls import Case
 from .calls_tensors import Finding
 
 CLASSES = {
-    "lstm": "LSTM", "gru": "GRU", "rnn": "RNN", "coupled": "CoupledLSTM", "peephole": "PeepholeLSTM", "onlstm": "ONLSTM",
-    "g2lstm": "G2LSTM",
-}  # fmt: skip
+    kind.cell.name: name
+    for name, kind in vars(gatedrnn.layers).items()
+    if isinstance(getattr(kind, "cell", None), Cell)
+}
 SISTERS = {"lstm": "g2lstm", "g2lstm": "lstm", "peephole": "lstm", "coupled": "gru", "onlstm": "onlstm"}
 
 

@@ -9,24 +9,22 @@ import torch
 from gatedrnn import (
     CELLS,
     G2LSTM,
-    GRU,
     LSTM,
     ONLSTM,
-    RNN,
     ArgumentError,
-    CoupledLSTM,
     Gates,
     LanguageModelConfig,
-    PeepholeLSTM,
     Recurrent,
+    layers,
     syntactic_distance,
 )
+from gatedrnn.cells import Cell
 from gatedrnn.gates import cumax, gumbel_noise, logistic_noise, sigmoid, straight_through, tail_cumax, uniform
 from gatedrnn.sequence import draw_noise
 
 T, B, D, H = 4, 3, 5, 6
 SEED = torch.tensor([2**60 + 5])
-LAYERS = (RNN, LSTM, PeepholeLSTM, CoupledLSTM, GRU, ONLSTM, G2LSTM)
+LAYERS = [kind for kind in vars(layers).values() if isinstance(getattr(kind, "cell", None), Cell)]
 # (cell, options, rows of its gates in order, gates that can be perturbed, gates that are by default)
 LSTM_ROWS = [("input_gate", H), ("forget_gate", H), ("cell_candidate", H), ("output_gate", H)]
 LSTM_ABLE = ["input_gate", "forget_gate", "output_gate"]
