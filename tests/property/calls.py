@@ -140,6 +140,9 @@ CELLS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
     ("onlstm", (("split_points", "free"),)),
     ("onlstm", (("chunk_size", -1), ("split_points", "free"))),
     ("g2lstm", ()),
+    ("mgu", ()),
+    ("layernorm", ()),
+    ("slstm", ()),
 )
 """Every cell with its options; a chunk size of −1 is a divisor of H above 1."""
 

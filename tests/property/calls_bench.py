@@ -17,7 +17,8 @@ CLASSES = {
     for name, kind in vars(gatedrnn.layers).items()
     if isinstance(getattr(kind, "cell", None), Cell)
 }
-SISTERS = {"lstm": "g2lstm", "g2lstm": "lstm", "peephole": "lstm", "coupled": "gru", "onlstm": "onlstm"}
+SISTERS = {"lstm": "g2lstm", "g2lstm": "lstm", "peephole": "lstm", "coupled": "gru", "onlstm": "onlstm", "mgu": "rnn"}
+SISTERS |= dict.fromkeys(("layernorm", "slstm"), "lstm")
 
 
 class Bench:

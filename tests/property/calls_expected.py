@@ -50,11 +50,7 @@ def expected(run: Any, dtype: torch.dtype | None, weights: dict[str, Tensor]) ->
 
 def expected_gradients(run: Any, found: Values, weights: dict[str, Tensor]) -> Values:
     """Gradients of effective weights as those of the parameters behind them."""
-    values = {
-        n: v
-        for n, v in found.items()
-        if not n.startswith("gradient of weight") and not n.startswith("gradient of bias")
-    }
+    values = {n: v for n, v in found.items() if n.removeprefix("gradient of ") not in weights}
     if run.call.mode != "grad":
         return values
     parameters = dict(run.layer.named_parameters())
