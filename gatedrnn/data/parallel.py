@@ -101,6 +101,10 @@ class TranslationBatches:
     def __init__(self, pairs: Parallel, batch_size: int, longest: int, seed: int, epoch: int) -> None:
         lengths_N2 = pairs.lengths()
         kept = np.flatnonzero(lengths_N2.max(1) <= longest)
+        if not len(kept):
+            shortest = int(lengths_N2.max(1).min())
+            rule, got = "must leave a pair to train on", f"{longest}, and {shortest} tokens in the shortest pair"
+            raise DataError("data.longest", rule, got, "Raise it")
         chosen = by_length(lengths_N2[kept], batch_size, np.random.default_rng([seed, epoch]))
         self._pairs, self._chosen = pairs, [kept[each] for each in chosen]
 

@@ -15,6 +15,7 @@ from gatedrnn.models.surprisal import evaluating
 from gatedrnn.models.translation import Source, TranslationModel
 
 _EOS, _UNK = 1, 0
+_STEEPEST = 100
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Beam:
         if self.n_best > self.size:
             got = f"n_best={self.n_best}, size={self.size}"
             raise ArgumentError("beam.n_best", "must be at most the beam's size", got, "Make the beam larger")
-        if not 0 <= self.alpha < float("inf"):
-            raise ArgumentError("beam.alpha", "must be a finite number of at least 0", self.alpha, "Try 1")
+        if not 0 <= self.alpha <= _STEEPEST:
+            raise ArgumentError("beam.alpha", f"must lie in 0…{_STEEPEST}", self.alpha, "Try 1")
 
 
 @torch.no_grad()
@@ -146,7 +147,7 @@ class _Search:
                 going.append((log, parent, token, ([*ids, token], [*alignment, looked[parent]])))
         done.sort(key=lambda one: -one.score)
         del done[K:]
-        if len(done) == K and going and going[0][0] / self._penalty(length + 1) <= done[-1].score:
+        if len(done) == K and going and (K == 1 or going[0][0] / self._penalty(length + 1) <= done[-1].score):
             return []
         return going
 

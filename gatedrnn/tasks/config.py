@@ -9,6 +9,8 @@ from gatedrnn.sequence import choices
 OPTIMIZERS = ("adam", "adamw", "sgd")
 SCHEDULES = ("plateau", "cosine", "constant")
 UNITS = ("stream", "sentence")
+WINDOWS = ("unit", "sequence_length", "random_lengths", "activation_penalty", "temporal_penalty")
+"""Keys of windows of a stream, and of penalties on what its layers give."""
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 

@@ -20,7 +20,7 @@ from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
 from gatedrnn.models import PairClassifier, PairClassifierConfig
 from gatedrnn.models.surprisal import evaluating
-from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.config import WINDOWS, TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates, looked_up, sentence_gates, word_gates
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import checksum, on
@@ -64,6 +64,7 @@ class Inference:
     training: ClassVar[TrainingConfig] = TrainingConfig(
         epochs=20, batch_size=128, learning_rate=0.001, gradient_clip=1.0, evaluation_batch_size=256
     )
+    ignores: ClassVar[tuple[str, ...]] = WINDOWS
 
     def __init__(self, pairs: dict[str, list[Pair]], vocabulary: Vocabulary | None = None) -> None:
         lines = [[side for pair in pairs["train"] for side in (pair.left, pair.right)]]

@@ -37,6 +37,7 @@ class LanguageModelling:
     unit: ClassVar[str] = "tokens"
     files: ClassVar[tuple[str, ...]] = (VOCABULARY_FILE, TOKENIZER_FILE)
     training: ClassVar[TrainingConfig] = TrainingConfig()
+    ignores: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates
 
@@ -89,6 +90,7 @@ class Task(Protocol):
         unit: what is counted, as "tokens".
         files: what a run holds beside configuration and weights.
         training: how it is trained unless told otherwise.
+        ignores: keys of the section training that it has no use for.
     """
 
     name: ClassVar[str]
@@ -98,6 +100,7 @@ class Task(Protocol):
     unit: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
     training: ClassVar[TrainingConfig]
+    ignores: ClassVar[tuple[str, ...]]
 
     @classmethod
     def open(cls, data: Any, folder: Path | str, run: Path | None = None) -> "Task":
@@ -160,6 +163,14 @@ class Task(Protocol):
     def shown(self, nats: float) -> dict[str, float]:
         """Measures that a mean training loss gives, by name, in a record with "train_" before."""
         ...
+
+
+def check_read(task: Task, training: TrainingConfig) -> None:
+    """Raises ArgumentError if a setting is given that the task has no use for."""
+    for name in task.ignores:
+        value = getattr(training, name)
+        if value != getattr(task.training, name):
+            raise ArgumentError(f"training.{name}", f"is of no use to {task.name}", value, "Leave it out")
 
 
 class Evaluated(Protocol):

@@ -33,7 +33,7 @@ from gatedrnn.models import TranslationConfig, TranslationModel
 from gatedrnn.models.beam import Beam, Hypothesis, translate
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
-from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.config import WINDOWS, TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates, layer_gates, looked_up, word_gates
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import checksum, on
@@ -78,6 +78,7 @@ class Translation:
     training: ClassVar[TrainingConfig] = TrainingConfig(
         epochs=10, batch_size=64, learning_rate=0.001, evaluation_batch_size=64, plateau_threshold=0.0
     )
+    ignores: ClassVar[tuple[str, ...]] = WINDOWS
 
     def __init__(self, text: dict[str, TextPair], data: ParallelDataConfig, languages: Languages | None = None) -> None:
         self.settings = data

@@ -19,7 +19,7 @@ from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.layers import RecurrentBase
 from gatedrnn.models.saving import PretrainedModel, load_weights, save_config, save_weights
 from gatedrnn.tasks import Task
-from gatedrnn.tasks.task import Batch, Score
+from gatedrnn.tasks.task import Batch, Score, check_read
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
@@ -97,6 +97,7 @@ def train(
         cannot be built, the device is unknown, the configuration or the text is another one, or the loss explodes; the run then
         holds the best weights and its checkpoints.
     """
+    check_read(task, config.training)
     keep_freed_memory()
     config = replace(config, model=task.complete(config.model))
     fabric = make_fabric(config.training, folder)

@@ -5,9 +5,10 @@ import json
 
 import numpy as np
 import pytest
-from terminal import call, fails, record, records, works
+from terminal import call, copy_of, fails, record, records, works
 
-from gatedrnn.training.run import read_metrics
+from gatedrnn.training.run import load_run, read_metrics
+from gatedrnn.weights.compressed import compressed
 
 SMALL = ["--model.embedding_size", "24", "--model.hidden_sizes", "[24]", "--model.decoder_sizes", "[24]", "--data.level", "word",
          "--training.device", "cpu", "--training.epochs", "1", "--training.batch_size", "16"]  # fmt: skip
@@ -134,6 +135,22 @@ def test_compression_is_scored_by_bleu(run, text, tmp_path):
         "original", "round", "round & clip", "SVD", "SVD+", "bf16", "int8", "int4"]  # fmt: skip
     assert all({"bleu", "change_percent", "tokens_per_second_1"} < set(row) for row in rows)
     assert "| bleu |" in (tmp_path / "table" / "table.md").read_text()
+
+
+def test_a_changed_run_is_accepted(run, tmp_path):
+    other = copy_of(run, tmp_path / "run")
+    works("accept", other)
+    (other / "config.yaml").write_text((other / "config.yaml").read_text() + "\n")
+    assert "must be as it was written" in fails("evaluate", other)
+    assert "accepted" in works("accept", other)
+    assert record("evaluate", other) == record("evaluate", run)
+
+
+def test_every_matrix_is_small_by_int8(run, tmp_path):
+    works("compress", run, "--method", "int8", "--out", tmp_path / "small")
+    model = load_run(tmp_path / "small", None).model
+    dense = [name for name, value in model.state_dict().items() if value.dim() == 2 and not compressed(value)]
+    assert dense == []
 
 
 def test_a_compressed_run_is_trained_on(run, tmp_path):

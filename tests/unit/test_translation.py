@@ -180,15 +180,15 @@ def test_scores_are_log_probabilities_over_the_penalty_and_greedy_takes_the_like
         assert one.log_probability == pytest.approx(log_p(model, source[:, 0], one.ids))
         assert one.score == pytest.approx(one.log_probability / ((5 + len(one.ids) + 1) / 6) ** 0.6)
     ((greedy,),) = translate(model, source, lengths, Beam(size=1))
-    for k in range(len(greedy.ids)):
+    for k, token in enumerate([*greedy.ids, 1][: 2 * 5 + 10]):
         scores = model(source, lengths, torch.tensor([1, *greedy.ids[:k]])[:, None])[-1, 0]
-        assert int(scores[1:].argmax()) + 1 == greedy.ids[k]
+        assert int(scores[1:].argmax()) + 1 == token
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"size": 0}, "beam.size"), ({"n_best": 6}, "at most the beam's size"), ({"alpha": -1.0}, "beam.alpha"),
-     ({"alpha": float("nan")}, "beam.alpha"), ({"n_best": 0}, "beam.n_best")],
+     ({"alpha": float("nan")}, "beam.alpha"), ({"alpha": 1000.0}, "beam.alpha"), ({"n_best": 0}, "beam.n_best")],
 )  # fmt: skip
 def test_bad_beams(settings, words):
     with pytest.raises(ArgumentError, match=words):
@@ -342,6 +342,19 @@ def test_other_places_of_parallel_text(tmp_path):
 def test_a_line_that_says_eos_is_one_sentence(task):
     lines = ["cat <eos> dog", "owl"]
     assert [len(ids) for ids in encoded(lines, task.languages.source)] == [4, 2]
+
+
+def test_pairs_that_are_all_too_long_leave_nothing_to_train_on(tmp_path):
+    task = Translation({"train": text(9, 1), "valid": text(9, 2)}, replace(DATA, longest=1))
+    with pytest.raises(DataError, match=r"data\.longest: must leave a pair to train on; got 1, and 2 tokens"):
+        train(config_for(), task, tmp_path / "run", Quiet())
+
+
+@pytest.mark.parametrize("setting", [{"random_lengths": True}, {"unit": "sentence"}, {"activation_penalty": 2.0}])
+def test_settings_of_windows_are_refused(setting, task, tmp_path):
+    with pytest.raises(ArgumentError, match=f"training.{next(iter(setting))}: is of no use to translation"):
+        train(config_for(**setting), task, tmp_path / "run", Quiet())
+    assert not (tmp_path / "run").exists()
 
 
 def test_pairs_that_are_too_long_are_left_out_of_training_alone():

@@ -30,7 +30,7 @@ def run(options: Options) -> dict[str, Any]:
         before = path.read_bytes() if path.is_file() else None
         changed = accept_run(folder)
         try:
-            load_run(folder)
+            load_run(folder, None)
         except BaseException:  # it cannot be read: its list stays as it was
             if before is None:
                 path.unlink()

@@ -37,7 +37,7 @@ class Scheme:
             factors of `rank`), int8 or int4 (a scale a row), bf16, or binary (signs and a scale a row).
         gates: whose rows: names as `input` or `input_gate`, or `input=64` for a gate's own rank or step; none for input and
             forget, as published, and for every row by int8, int4 and bf16.
-        weights: recurrent (W and U of every layer) or all (embeddings and decoder too); none for all by int8, int4 and bf16.
+        weights: recurrent (W and U of every layer) or all (embeddings and linear maps too); none for all by int8, int4 and bf16.
         step: r, of round and clip.
         clip: c, the largest weight of clip.
         rank: of svd; none for 128 of 1,150 units, in proportion.
@@ -110,10 +110,10 @@ def places_by_weight(model: PretrainedModel, scheme: Scheme) -> dict[str, Places
             places = _places(module.spec, scheme)
             found |= {f"{owner}.{name}": places for name, _ in module.named_parameters() if _MATRIX.fullmatch(name)}
     if (scheme.weights or ("all" if scheme.whole else "recurrent")) == "all":
-        tables = [f"{owner}.weight" for owner, each in model.named_modules() if isinstance(each, nn.Embedding)]
-        for name in (*tables, "decoder.weight"):
-            if name in model.own_state_dict():
-                found[name] = [(0, len(model.own_state_dict()[name]), scheme)]
+        own = model.own_state_dict()  # without what is shared with another
+        kinds = (nn.Embedding, nn.Linear)
+        names = [f"{owner}.weight" for owner, each in model.named_modules() if isinstance(each, kinds)]
+        found |= {name: [(0, len(own[name]), scheme)] for name in names if name in own}
     return found
 
 
