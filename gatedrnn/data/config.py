@@ -92,7 +92,7 @@ class ParallelDataConfig:
             language (.gz too); none for the built-in pair of languages.
         source: code of the language that is read, the ending of its files.
         target: of the language that is written.
-        columns: languages of a TSV's first columns, in order; none for source and target.
+        columns: names of a TSV's columns, in order, source and target among them; none for these two.
         level: subword (byte-level BPE) or word (at white space); none for subwords, and for words of the built-in pair.
         joint: one vocabulary for both sides.
         vocabulary_size: how many subwords at most to learn [8000].

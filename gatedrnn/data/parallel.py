@@ -208,9 +208,10 @@ def _read_table(path: Path | Kept, data: ParallelDataConfig) -> TextPair:
     places, rows = [names.index(data.source), names.index(data.target)], []
     for number, line in read_lines(path):
         columns = line.split("\t")
-        if len(columns) <= max(places):
-            rule = f"must have columns for {' and '.join(names)}, apart by tabs"
-            raise DataError(f"{path}, line {number}", rule, f"{len(columns)} columns", "Mend the line")
+        if len(columns) != len(names):
+            rule = f"must have {len(names)} columns, {' and '.join(names)}, apart by tabs"
+            advice = f"Mend the line, or name all columns: --data.columns [{', '.join(names)}, other]"
+            raise DataError(f"{path}, line {number}", rule, len(columns), advice)
         rows.append([columns[place] for place in places])
     return _checked(str(path), TextPair([source for source, _ in rows], [target for _, target in rows]))
 

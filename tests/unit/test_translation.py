@@ -292,7 +292,7 @@ def test_a_folder_s_files_are_found_by_their_names(tmp_path):
     data = ParallelDataConfig(str(tmp_path), "de", "en")
     write(tmp_path, train_de=["ein Haus"], train_en=["a house"], test_2016_de=["ja"], test_2016_en=["yes"])
     with gzip.open(tmp_path / "val.tsv.gz", "wt") as stream:
-        stream.write("nein\tno\tx\n")
+        stream.write("nein\tno\n")
     found = read_parallel(tmp_path, data)
     assert {split: (pair.source, pair.target) for split, pair in found.items()} == {
         "train": (["ein Haus"], ["a house"]), "valid": (["nein"], ["no"]), "test": (["ja"], ["yes"])}  # fmt: skip
@@ -300,7 +300,11 @@ def test_a_folder_s_files_are_found_by_their_names(tmp_path):
     assert read_parallel(tmp_path, data)["test"].source == ["so"]
     assert read_text_pair(tmp_path / "test_2016", data).target == ["yes"]
     swapped = replace(data, columns=("en", "de"))
-    assert read_text_pair(tmp_path / "val.tsv.gz", swapped) == TextPair(["no"], ["nein"]).__class__(["no"], ["nein"])
+    assert read_text_pair(tmp_path / "val.tsv.gz", swapped) == TextPair(["no"], ["nein"])
+    (tmp_path / "three.tsv").write_text("no\tsomeone\tnein\n")
+    assert read_text_pair(tmp_path / "three.tsv", replace(data, columns=("en", "by", "de"))) == TextPair(
+        ["nein"], ["no"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -313,7 +317,8 @@ def test_a_folder_s_files_are_found_by_their_names(tmp_path):
         ({"train_fr": ["a"], "train_en": ["a"]}, r"train\.en: must have train\.de beside it"),
         ({"train_fr": ["a"]}, r"must hold train\.de and train\.en, or train\.tsv; got train\.fr"),
         ({"train_de": ["a"], "train_en": ["b"]}, r"must hold valid\.de and valid\.en"),
-        ({"train_tsv": ["a\tb", "c"]}, r"train\.tsv, line 2: must have columns for de and en.*got 1 columns"),
+        ({"train_tsv": ["a\tb", "c"]}, r"train\.tsv, line 2: must have 2 columns, de and en.*got 1"),
+        ({"train_tsv": ["a\tb\tc"]}, r"train\.tsv, line 1: must have 2 columns.*got 3.*--data\.columns \[de, en, other\]"),
         ({"train_de": [""], "train_en": [""]}, "an empty side in 1 lines: 1"),
     ],
 )  # fmt: skip

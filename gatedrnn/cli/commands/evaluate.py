@@ -95,6 +95,7 @@ def _write(folder: Path, record: dict[str, Any], records: dict[str, dict[str, An
         from gatedrnn.plots.accuracy import by_operators
         from gatedrnn.plots.trees import save
 
-        figure = by_operators({Path(name).name: each for name, each in curves.items()})
+        short = {Path(name).name: each for name, each in curves.items()}
+        figure = by_operators(short if len(short) == len(curves) else curves)
         for kind in ("pdf", "png", "svg"):
             write_with(folder / f"accuracy.{kind}", lambda path, kind=kind: save(figure, path, kind))
