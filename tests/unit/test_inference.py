@@ -100,7 +100,11 @@ def test_a_model_needs_the_sizes_of_its_data():
 
 
 def test_a_training_cut_off_again_and_again_ends_in_the_same_bits(task, tmp_path):
-    config = config_for(checkpoint_minutes=1e-9)
+    ends_in_the_same_bits(config_for(checkpoint_minutes=1e-9), task, tmp_path)
+
+
+def ends_in_the_same_bits(config, task, tmp_path):
+    """A training cut off three times beside a whole one."""
     outcome = train(config, task, tmp_path / "whole", Quiet())
     for at in (1, 4, 9):
         torch.rand(at)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_inference import same_end_of_pairs
-from test_resume import CutError, Quiet
+from test_inference import ends_in_the_same_bits
+from test_resume import Quiet
 from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
@@ -213,14 +213,7 @@ def test_smoothed_labels_are_torch_s(task):
 
 
 def test_a_training_cut_off_again_and_again_ends_in_the_same_bits(task, tmp_path):
-    config = config_for(checkpoint_minutes=1e-9)
-    outcome = train(config, task, tmp_path / "whole", Quiet())
-    for at in (1, 4, 9):
-        torch.rand(at)
-        with pytest.raises(CutError):
-            train(config, task, tmp_path / "cut", Quiet(at), resume=True)
-    assert train(config, task, tmp_path / "cut", Quiet(), resume=True) == outcome
-    same_end_of_pairs(tmp_path / "whole", tmp_path / "cut")
+    ends_in_the_same_bits(config_for(checkpoint_minutes=1e-9), task, tmp_path)
 
 
 def test_averaging_and_finetuning_know_no_task(task, tmp_path):

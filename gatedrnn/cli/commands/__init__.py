@@ -26,6 +26,9 @@ class Room(Protocol):
     """A command's module.
 
     Attributes: Options: a dataclass of its arguments, see `gatedrnn.cli.arguments`.
+
+    Two functions more are called where a room has them, as `train` has: `prepare(arguments)` gives arguments as they can be read
+    and fields of `Options` that they decide; `add_sections(parser, arguments)` adds what is no field.
     """
 
     Options: Any
