@@ -15,7 +15,7 @@ from gatedrnn.models.surprisal import evaluating
 from gatedrnn.models.translation import Source, TranslationModel
 
 _EOS, _UNK = 1, 0
-_STEEPEST = 100
+_STEEPEST = 10  # beyond, the penalty of a long translation is no float
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ def run(pairs, tmp_path_factory):
 def test_evaluate_scores_by_the_run_s_own_task(run, pairs):
     found = record("evaluate", run)
     assert found == record("evaluate", run, "--data", pairs / "test.tsv") and found["pairs"] == 100
+    assert found == record("evaluate", run, "--data", "")
     assert set(found) == {"accuracy", "loss_nats", "pairs", "majority", "by_operators"}
     shown = works("evaluate", run)
     assert f"accuracy {found['accuracy']:.2f} %" in shown and "operators" in shown

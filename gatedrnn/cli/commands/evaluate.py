@@ -44,7 +44,7 @@ class Options(arguments.Options):
     cache: Cache | None = settings(Cache, _CACHE, "cache", "mix a continuous cache in")
     dynamic: Dynamic | None = settings(Dynamic, _DYNAMIC, "dynamic", "learn from each segment once it is scored")
     beam: Beam | None = settings(Beam, BEAM_NAMES)
-    out: str | None = option(None, "write results.json there, and figures where there are any", "DIR")
+    out: str | None = option(None, "write results.json there, and the curve of accuracy by operators", "DIR")
     tokenize: str | None = option(None, "of BLEU [none where references look tokenised, else 13a]", choices=TOKENIZE)
 
 
@@ -53,7 +53,7 @@ def run(options: Options) -> Found:
     runs = load_runs(options.runs, None)
     for each in runs:
         _check_read(each, options)
-    path = None if options.data is None else rereadable(options.data)
+    path = rereadable(options.data) if options.data else None
     found = {name: _evaluated(each, path, options) for name, each in zip(options.runs, runs, strict=True)}
     records = {name: each.record for name, each in found.items()}
     record = next(iter(records.values())) if len(records) == 1 else {"runs": records}
@@ -67,7 +67,7 @@ def show(found: Found, options: Options) -> None:
     for name, lines in found.more.items():
         print("\n".join([name, *lines, ""] if len(found.more) > 1 else lines))
     if options.out:
-        print(f"results.json and figures are in {Path(options.out)}")
+        print(f"results are in {Path(options.out)}")
 
 
 def _check_read(run: Run, options: Options) -> None:
