@@ -24,6 +24,71 @@ _BATCH = 32
 _LONGEST = 256  # tokens generated unless the task says otherwise
 
 
+class Scorer:
+    """A run, as lm-eval asks a model.
+
+    Arguments: run, the folder; mapping, how words are looked up [the run's]; append, as `eval-syntax --append`.
+    """
+
+    def __init__(
+        self,
+        run: str | None = None,
+        mapping: str | None = None,
+        append: str = "",
+        batch_size: Any = None,
+        max_batch_size: Any = None,
+        device: str | None = None,
+    ) -> None:
+        super().__init__()
+        if run is None:
+            raise ArgumentError("--model_args", "must name the run", "none", "Write --model_args run=RUN")
+        self.run = load_run(run)
+        there = device is not None and (torch.cuda.is_available() or not device.startswith("cuda"))
+        self.run.model.to(device if there else "cpu")  # lm-eval asks for cuda unless told otherwise
+        self.mapping = one_of("mapping", mapping or self.run.config.data.mapping, MAPPINGS)
+        self.append = str(append)
+        self.eos = self.run.vocabulary.ids[EOS]
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """`likelihoods` of requests' contexts and continuations."""
+        pairs = [self._ids(*request.args) for request in requests]
+        return likelihoods(self.run.model, pairs, self.eos)
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """log P in nats of whole texts, a sentence a line."""
+        vocabulary = self.run.vocabulary
+        lines = [[line for line in request.args[0].split("\n") if line.strip()] for request in requests]
+        texts = [
+            [i for line in text for i in (*vocabulary.encode(vocabulary.tokens(line)), self.eos)] for text in lines
+        ]
+        return [-float(losses_T.sum()) for losses_T in token_losses(self.run.model, texts, self.eos)]
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Continuations of requests' contexts, the likeliest word each time unless a temperature is asked for."""
+        return [self._generated(*request.args) for request in requests]
+
+    def _ids(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Ids of both; a continuation of nothing is a sentence, with its end."""
+        before = sentence_ids(self.run.vocabulary, context, self.mapping) if context.strip() else []
+        if not before:
+            return [], [*sentence_ids(self.run.vocabulary, f"{continuation} {self.append}", self.mapping), self.eos]
+        return before, sentence_ids(self.run.vocabulary, continuation, self.mapping)
+
+    def _generated(self, context: str, how: dict[str, Any]) -> str:
+        vocabulary, until = self.run.vocabulary, how.get("until") or []
+        stops = [until] if isinstance(until, str) else list(until)
+        prompt = [self.eos, *sentence_ids(vocabulary, context, self.mapping)]
+        temperature = max(float(how.get("temperature") or 0.0), 1e-6)
+        ids = generate(self.run.model, prompt, temperature=temperature, generator=torch.Generator().manual_seed(0))
+        words: list[str] = []
+        for _ in range(int(how.get("max_gen_toks", _LONGEST))):
+            words.append(vocabulary.words[next(ids)])
+            text = vocabulary.text(words)
+            if any(stop in text for stop in stops):
+                return min((text.split(stop)[0] for stop in stops), key=len)
+        return vocabulary.text(words)
+
+
 def register() -> None:
     """Make `--model gatedrnn` known to lm-eval. Raises: ArgumentError: lm-eval is not installed."""
     try:
@@ -33,63 +98,8 @@ def register() -> None:
         advice = "Install it: pip install 'gatedrnn[eval]'"
         raise ArgumentError("harness", "needs the library lm-eval", "no such module", advice) from error
 
-    class GatedRNN(LM):
-        """A run. Arguments: run, the folder; mapping, how words are looked up [the run's]; append, as `eval-syntax --append`."""
-
-        def __init__(
-            self,
-            run: str | None = None,
-            mapping: str | None = None,
-            append: str = "",
-            batch_size: Any = None,
-            max_batch_size: Any = None,
-            device: str | None = None,
-        ) -> None:
-            super().__init__()
-            if run is None:
-                raise ArgumentError("--model_args", "must name the run", "none", "Write --model_args run=RUN")
-            self.run = load_run(run)
-            there = device is not None and (torch.cuda.is_available() or not device.startswith("cuda"))
-            self.run.model.to(device if there else "cpu")  # lm-eval asks for cuda unless told otherwise
-            self.mapping = one_of("mapping", mapping or self.run.config.data.mapping, MAPPINGS)
-            self.append = str(append)
-            self.eos = self.run.vocabulary.ids[EOS]
-
-        def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-            pairs = [self._ids(*request.args) for request in requests]
-            return likelihoods(self.run.model, pairs, self.eos)
-
-        def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-            vocabulary = self.run.vocabulary
-            lines = [[line for line in request.args[0].split("\n") if line.strip()] for request in requests]
-            texts = [
-                [i for line in text for i in (*vocabulary.encode(vocabulary.tokens(line)), self.eos)] for text in lines
-            ]
-            return [-float(losses_T.sum()) for losses_T in token_losses(self.run.model, texts, self.eos)]
-
-        def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-            return [self._generated(*request.args) for request in requests]
-
-        def _ids(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-            """Ids of both; a continuation of nothing is a sentence, with its end."""
-            before = sentence_ids(self.run.vocabulary, context, self.mapping) if context.strip() else []
-            if not before:
-                return [], [*sentence_ids(self.run.vocabulary, f"{continuation} {self.append}", self.mapping), self.eos]
-            return before, sentence_ids(self.run.vocabulary, continuation, self.mapping)
-
-        def _generated(self, context: str, how: dict[str, Any]) -> str:
-            vocabulary, until = self.run.vocabulary, how.get("until") or []
-            stops = [until] if isinstance(until, str) else list(until)
-            prompt = [self.eos, *sentence_ids(vocabulary, context, self.mapping)]
-            temperature = max(float(how.get("temperature") or 0.0), 1e-6)
-            ids = generate(self.run.model, prompt, temperature=temperature, generator=torch.Generator().manual_seed(0))
-            words: list[str] = []
-            for _ in range(int(how.get("max_gen_toks", _LONGEST))):
-                words.append(vocabulary.words[next(ids)])
-                text = vocabulary.text(words)
-                if any(stop in text for stop in stops):
-                    return min((text.split(stop)[0] for stop in stops), key=len)
-            return vocabulary.text(words)
+    class GatedRNN(Scorer, LM):
+        """A run as a model of lm-eval."""
 
     if "gatedrnn" not in MODEL_REGISTRY:
         register_model("gatedrnn")(GatedRNN)

@@ -35,7 +35,7 @@ class Writer:
             for size, nodes in stage.loops.items():
                 self._loop(at, size, nodes)
             for node in stage.numbers:
-                self._lines.append(f"    {self._named(node)} = {self._of_numbers(node)}")
+                self._lines.append(f"    {self.named(node)} = {self._of_numbers(node)}")
         head = [
             "@njit",
             f"def {self._name}({self._parameters}):",
@@ -45,24 +45,36 @@ class Writer:
         ]
         return "\n".join([*self._loops, *head, *self._lines, ""]) + "\n"
 
-    def _named(self, node: Node) -> str:
+    def named(self, node: Node) -> str:
+        """The variable that holds it."""
         return self._names.setdefault(node, f"v{len(self._names)}")
 
-    def _pointer(self, place: Place) -> str:
+    def pointer(self, place: Place) -> str:
+        """Where it begins."""
         if place[0] == "slot":
             return f"scratch + {place[1]} * row"
         base, offset = self._address(place)
         return f"{base} + ({offset})" if offset else base
 
-    def _where(self, node: Node) -> str:
-        """The pointer to a value that stands in memory."""
-        if node.op == "load":
-            return self._pointer(node.args)  # type: ignore[arg-type]
-        if node.op == "head":
-            return self._where(node.inputs[0])
-        return self._pointer(self._found.standing[node])
+    def base(self, place: Place) -> str:
+        """What a pointer to a place counts from."""
+        return "scratch" if place[0] == "slot" else self._address(place)[0]
 
-    def _expression(self, node: Node, of: Callable[[object], str]) -> str:
+    def place(self, node: Node) -> Place:
+        """Where a value stands in memory."""
+        while node.op == "head":
+            node = node.inputs[0]
+        return node.args if node.op == "load" else self._found.standing[node]  # type: ignore[return-value]
+
+    def places(self, node: Node) -> list[Place]:
+        """Where a value is to be stored."""
+        places, standing = list(self._found.stores.get(node, [])), self._found.standing.get(node)
+        return [*places, *([standing] if standing and standing not in places else [])]
+
+    def _where(self, node: Node) -> str:
+        return self.pointer(self.place(node))
+
+    def expression(self, node: Node, of: Callable[[object], str]) -> str:
         """An operation of vectors and numbers; functions take vectors only."""
         args = [of(arg) for arg in node.args]
         if node.op in _INFIX:
@@ -74,11 +86,11 @@ class Writer:
 
     def _of_numbers(self, node: Node) -> str:
         """A number of the row; what is no arithmetic is done by a vector whose lanes are alike."""
-        found = self._expression(node, self._number)
+        found = self.expression(node, self._number)
         return found if node.op in _INFIX else f"total(first({found}, 1, 0.0))"
 
     def _number(self, arg: object) -> str:
-        return self._named(arg) if isinstance(arg, Node) else repr(float(arg))  # type: ignore[arg-type]
+        return self.named(arg) if isinstance(arg, Node) else repr(float(arg))  # type: ignore[arg-type]
 
     def _whole(self, node: Node) -> None:
         """A call of a function of whole rows; others lie in `rowwise`."""
@@ -109,71 +121,80 @@ class Writer:
             raise UnsupportedError(f"the operation {node.op} of a whole row")
 
     def _loop(self, at: int, size: int, nodes: list[Node]) -> None:
-        bases: dict[str, None] = {"g": None}
-        numbers: dict[str, None] = {}
-        body: list[str] = []
-        loaded: dict[Node, str] = {}
-
-        def memory(place: Place) -> str:
-            bases.setdefault("scratch" if place[0] == "slot" else self._address(place)[0])
-            return self._pointer(place)
-
-        def of(arg: object) -> str:
-            if not isinstance(arg, Node):
-                return repr(float(arg))  # type: ignore[arg-type]
-            if not arg.size:
-                numbers.setdefault(self._named(arg))
-                return self._named(arg)
-            if arg in computed:
-                return self._named(arg)
-            if arg not in loaded:
-                place = arg
-                while place.op == "head":
-                    place = place.inputs[0]
-                where = memory(place.args if place.op == "load" else self._found.standing[place])  # type: ignore[arg-type]
-                loaded[arg] = f"m{len(loaded)}"
-                body.append(f"    {loaded[arg]} = load({where}, n)")
-            return loaded[arg]
-
-        computed: set[Node] = set()
-        sums: list[Node] = []
-        stores: list[str] = []
+        """A loop over `size` elements: its body as a function of its own, and the calls of it."""
+        body = _Body(self)
         for node in nodes:
-            if node.op in REDUCTIONS:
-                sums.append(node)
-                value, name = of(node.inputs[0]), self._named(node)
-                joined = (
-                    f"{name} + first({value}, n, 0.0)"
-                    if node.op == "sum"
-                    else f"greatest({name}, first({value}, n, -1e309))"
-                )
-                body.append(f"    {name} = {joined}")
-                continue
-            body.append(f"    {self._named(node)} = {self._expression(node, of)}")
-            computed.add(node)
-            places = list(self._found.stores.get(node, []))
-            standing = self._found.standing.get(node)
-            for place in [*places, *([standing] if standing and standing not in places else [])]:
-                added = f"load({memory(place)}, n) + " if place[0].startswith("+") else ""
-                stores.append(f"    store({memory(place)}, {added}{self._named(node)}, n)")  # after all that is read
-        name, n = f"{self._name}_{at}_{self._sizes[size]}", self._sizes[size]
-        given = [*bases, _SIZES, *numbers, *map(self._named, sums)]
-        end = [f"    return {', '.join(map(self._named, sums))}"] if sums else []
-        self._loops += ["@njit(forceinline=True)", f"def {name}({', '.join(given)}, n):", *body, *stores, *end, "", ""]
+            body.add(node)
+        name, n, sums = f"{self._name}_{at}_{self._sizes[size]}", self._sizes[size], [*map(self.named, body.sums)]
+        given = [*body.bases, _SIZES, *body.numbers, *sums]
+        end = [f"    return {', '.join(sums)}"] if sums else []
+        head = ["@njit(forceinline=True)", f"def {name}({', '.join(given)}, n):"]
+        self._loops += [*head, *body.lines, *body.stores, *end, "", ""]
 
         def call(j: str, count: str) -> str:
-            advanced = [f"{base} + {j}" for base in bases]
-            left = f"{', '.join(map(self._named, sums))} = " if sums else ""
-            return f"{left}{name}({', '.join([*advanced, _SIZES, *numbers, *map(self._named, sums)])}, {count})"
+            advanced = [f"{base} + {j}" for base in body.bases]
+            left = f"{', '.join(sums)} = " if sums else ""
+            return f"{left}{name}({', '.join([*advanced, _SIZES, *body.numbers, *sums])}, {count})"
 
-        for node in sums:
-            self._lines.append(f"    {self._named(node)} = splat(g, {_START[node.op]})")
+        self._lines += [f"    {self.named(node)} = splat(g, {_START[node.op]})" for node in body.sums]
         self._lines += [f"    for j in range(0, {n} - W + 1, W):", f"        {call('j', 'W')}"]
         self._lines += [f"    if {n} % W:", f"        {call(f'({n} - {n} % W)', f'{n} % W')}"]
-        for node in sums:
+        for node in body.sums:
             function = "total" if node.op == "sum" else "peak"
-            self._lines.append(f"    {self._named(node)}s = {function}({self._named(node)})")
-            self._names[node] = f"{self._named(node)}s"
+            self._lines.append(f"    {self.named(node)}s = {function}({self.named(node)})")
+            self._names[node] = f"{self.named(node)}s"
+
+
+class _Body:
+    """What a loop does with one vector: what it computes, then what it stores, after all that is read."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self.bases: dict[str, None] = {"g": None}
+        self.numbers: dict[str, None] = {}
+        self.sums: list[Node] = []
+        self.lines: list[str] = []
+        self.stores: list[str] = []
+        self._computed: set[Node] = set()
+        self._loaded: dict[Node, str] = {}
+
+    def add(self, node: Node) -> None:
+        """Compute a node, and store it wherever it stands."""
+        writer = self._writer
+        if node.op in REDUCTIONS:
+            self.sums.append(node)
+            value, name = self._of(node.inputs[0]), writer.named(node)
+            joined = f"{name} + first({value}, n, 0.0)"
+            self.lines.append(
+                f"    {name} = {joined if node.op == 'sum' else f'greatest({name}, first({value}, n, -1e309))'}"
+            )
+            return
+        name = writer.named(node)
+        self.lines.append(f"    {name} = {writer.expression(node, self._of)}")
+        self._computed.add(node)
+        for place in writer.places(node):
+            added = f"load({self._memory(place)}, n) + " if place[0].startswith("+") else ""
+            self.stores.append(f"    store({self._memory(place)}, {added}{name}, n)")
+
+    def _memory(self, place: Place) -> str:
+        self.bases.setdefault(self._writer.base(place))
+        return self._writer.pointer(place)
+
+    def _of(self, arg: object) -> str:
+        """An operand: a number, a vector computed before, or one that is loaded once."""
+        if not isinstance(arg, Node):
+            return repr(float(arg))  # type: ignore[arg-type]
+        if arg.size and arg not in self._computed:
+            return self._loaded.get(arg) or self._load(arg)
+        name = self._writer.named(arg)
+        if not arg.size:
+            self.numbers.setdefault(name)
+        return name
+
+    def _load(self, node: Node) -> str:
+        name = self._loaded[node] = f"m{len(self._loaded)}"
+        self.lines.append(f"    {name} = load({self._memory(self._writer.place(node))}, n)")
+        return name
 
 
 def _is_number(arg: object) -> bool:
