@@ -56,6 +56,34 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
         os.close(descriptor)
 
 
+def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
+    """Let `fill` write files into a temporary folder, then move it to `path`, where nothing, or an empty folder, may be.
+
+    Raises: DataError: something is there, it cannot be written, or the disk is full; nothing is there then that was not before.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise DataError(str(path), "must be a new or an empty folder", "one with files", "Choose another --out")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(path.parent)
+        place, descriptor = _place(path)
+    except OSError as error:
+        raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
+    try:
+        temporary = place / path.name
+        temporary.mkdir()
+        fill(temporary)
+        temporary.chmod(0o777 & ~_umask())
+        if path.exists():
+            path.rmdir()
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(str(path), "must be writable", error.strerror or str(error), ROOM) from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(descriptor)
+
+
 def remove_stale(folder: Path) -> None:
     """Remove what writers that were killed left in `folder`. A live writer holds a lock on its place, which stays."""
     for place in folder.glob(f".*{_WRITING}"):

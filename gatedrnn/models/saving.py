@@ -79,14 +79,20 @@ def save_tensors(folder: Path | str, tensors: dict[str, Tensor], notes: dict[str
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    path, kept = Path(folder) / WEIGHTS_FILE, {}
-    for name, tensor in tensors.items():
-        stored = tensor.stored(name) if isinstance(tensor, CompressedWeight) else {name: tensor}
-        kept |= {part: value.detach().contiguous().cpu() for part, value in stored.items()}
+    path = Path(folder) / WEIGHTS_FILE
+    kept = {name: value.detach().contiguous().cpu() for name, value in stored_tensors(tensors).items()}
     try:
         write_listed(path, lambda temporary: save_file(kept, temporary, notes))
     except SafetensorError as error:
         raise DataError(str(path), "must be writable", str(error), ROOM) from error
+
+
+def stored_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a file holds of them: of compressed ones their small forms."""
+    kept: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        kept |= tensor.stored(name) if isinstance(tensor, CompressedWeight) else {name: tensor}
+    return kept
 
 
 def holds_trained(folder: Path | str) -> bool:
@@ -123,17 +129,29 @@ def load_weights(folder: Path | str, model: PretrainedModel) -> None:
 
     Raises: CheckpointError: missing, damaged, changed, or of other names or shapes than the configuration says.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     path = Path(folder) / WEIGHTS_FILE
     if not path.is_file():
         raise CheckpointError(str(path), "must exist", "no such file", "Is this a run's folder?")
+    saved = read_weights(path, model)
+    for name in (CONFIG_FILE, WEIGHTS_FILE):  # last, where damage that shows has been named
+        check(Path(folder) / name)
+    put_weights(model, saved)
+
+
+def read_weights(path: Path, model: PretrainedModel, prefix: str = "") -> dict[str, Tensor]:
+    """The weights of `model`, by name, in a file that `save_weights` wrote.
+
+    Args: prefix: what its names begin with.
+    Raises: CheckpointError: it is damaged, or has other names or shapes than the model.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
-        saved = load_file(path)
+        saved = {name.removeprefix(prefix): value for name, value in load_file(path).items()}
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
-    own, rule = model.state_dict(), "must hold the weights that config.yaml describes"
+    own, rule = model.state_dict(), "must hold the weights that the configuration describes"
     try:
         saved = gather(saved, {name: value.shape for name, value in own.items()})
     except ArgumentError as error:
@@ -148,12 +166,15 @@ def load_weights(folder: Path | str, model: PretrainedModel) -> None:
         raise CheckpointError(str(path), rule, got, "Restore the run's own file")
     for name, value in own.items():
         if saved[name].shape != value.shape:
-            got = f"{name} of shape {list(saved[name].shape)} in the file and {list(value.shape)} by config.yaml"
+            got = f"{name} of shape {list(saved[name].shape)} in the file and {list(value.shape)} by the configuration"
             raise CheckpointError(str(path), rule, got, "Restore the run's own file")
         if not all(torch.isfinite(part).all() for part in stored_parts(saved[name])):
             raise CheckpointError(str(path), "must hold finite weights", f"{name} with NaN or infinity", "Train again")
-    for name in (CONFIG_FILE, WEIGHTS_FILE):  # last, where damage that shows has been named
-        check(Path(folder) / name)
+    return saved
+
+
+def put_weights(model: PretrainedModel, saved: dict[str, Tensor]) -> None:
+    """Make them the model's, as `read_weights` gave them."""
     model.load_state_dict({name: value for name, value in saved.items() if not compressed(value)}, strict=False)
     for name, value in saved.items():
         if compressed(value) and name not in model.shared:

@@ -130,7 +130,7 @@ DAMAGE = {
     "corrupt weights": ("model.safetensors", lambda raw: b"\xff" * len(raw), "is damaged"),
     "truncated weights": ("model.safetensors", lambda raw: raw[: len(raw) // 2], "is damaged"),
     "empty weights": ("model.safetensors", lambda raw: b"", "is damaged"),
-    "weights of another run": ("model.safetensors", "lstm", "must hold the weights that config.yaml describes"),
+    "weights of another run": ("model.safetensors", "lstm", "must hold the weights that the configuration describes"),
     "no weights": ("model.safetensors", None, "must exist"),
     "another vocabulary": (
         "vocabulary.json",

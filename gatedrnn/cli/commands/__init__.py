@@ -1,6 +1,7 @@
 """The commands, a room each, which is imported when its command is given. A further one is a file and a line here."""
 
 import importlib
+from keyword import iskeyword
 from typing import Any, Protocol, cast
 
 COMMANDS = {
@@ -14,6 +15,8 @@ COMMANDS = {
     "eval-parsing": "F1 of a run's trees by every protocol, beside baselines",
     "eval-syntax": "accuracy on minimal pairs, grammatical against ungrammatical, by phenomenon",
     "compress": "a run in a small form, with bytes, score and speed before and after; or a table of schemes",
+    "export": "a run as a folder that Hugging Face transformers loads",
+    "import": "such a folder as a run",
     "accept": "take a run's files for right after a change made on purpose: new checksums",
     "gates": "what gates do: histograms, averages by word, update frequency, split points; figures and JSON",
     "bench": "speed and memory of the layers beside torch.nn and the bound of their products, checked first",
@@ -44,4 +47,5 @@ class Room(Protocol):
 
 def room(name: str) -> Room:
     """A command's."""
-    return cast(Room, importlib.import_module(f"{__name__}.{name.replace('-', '_')}"))
+    module = name.replace("-", "_") + "_" * iskeyword(name)
+    return cast(Room, importlib.import_module(f"{__name__}.{module}"))

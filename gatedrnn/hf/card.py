@@ -1,0 +1,82 @@
+"""The model card of a run: what it is, how well it predicts, how to use it."""
+
+from gatedrnn import __version__
+from gatedrnn.training.run import METRICS_FILE, Run, read_metrics
+
+_CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- gatedrnn
+- recurrent
+- {cell}
+---
+
+# {name}
+
+A recurrent language model: {layers} of {cell}, {parameters} parameters, {vocabulary:,} tokens ({level}).
+Made by [gatedrnn](https://pypi.org/project/gatedrnn/) {version}.
+
+{scores}
+
+## Use it
+
+```bash
+pip install 'gatedrnn[hf]'
+```
+
+```python
+import gatedrnn.hf  # so that transformers knows the model; or pass trust_remote_code=True
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForCausalLM.from_pretrained("{name}")
+print(pipeline("text-generation", model=model, tokenizer=tokenizer)({prompt!r}, max_new_tokens=20))
+```
+
+Text is read as the model was trained on it: {reading}. Every text begins with `<eos>`, which the tokenizer writes, and a new line
+is the end of a sentence, `<eos>`.
+
+`gatedrnn import FOLDER --out RUN` makes it a run again, for `gatedrnn parse`, `surprisal`, `gates`, `compress` and training on.
+"""
+_READING = {
+    "word": "words stand between spaces, others are `<unk>`",
+    "char": "character by character",
+    "subword": "in subwords",
+}
+
+
+def card(run: Run, name: str) -> str:
+    """Markdown with metadata, for the folder called `name`."""
+    config, vocabulary = run.config, run.vocabulary
+    sizes = config.model.hidden_sizes
+    alike = f"{len(sizes)} layer{'s' * (len(sizes) > 1)} ({', '.join(map(str, sizes))} units)"
+    prompt = {"word": "the", "char": "T", "subword": "The"}[vocabulary.level]
+    return _CARD.format(
+        name=name,
+        cell=config.model.cell,
+        layers=alike,
+        parameters=f"{sum(parameter.numel() for parameter in run.model.parameters()):,}",
+        vocabulary=len(vocabulary),
+        level=vocabulary.level,
+        version=__version__,
+        scores=_scores(run),
+        prompt=next((word for word in vocabulary.words[2:] if word.isalpha()), prompt),
+        reading=_READING[vocabulary.level],
+    )
+
+
+def _scores(run: Run) -> str:
+    """The best epoch's perplexity, as the run's log has it."""
+    records = read_metrics(run.folder) if (run.folder / METRICS_FILE).is_file() else []
+    best = min(
+        (each for each in records if "valid_perplexity" in each),
+        key=lambda each: each["valid_perplexity"],
+        default=None,
+    )
+    if best is None:
+        return "No scores were kept with this run."
+    kind = {"word": "word", "char": "character", "subword": "subword"}[run.vocabulary.level]
+    return f"""| score | |
+|---|--:|
+| perplexity of a {kind}, validation text, epoch {best["epoch"]} | {best["valid_perplexity"]:.2f} |"""

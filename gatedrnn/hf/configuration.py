@@ -1,0 +1,45 @@
+"""A language model's configuration as transformers keeps it: `config.json`."""
+
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from gatedrnn.core.config import from_dict, to_dict
+from gatedrnn.models import LanguageModelConfig
+
+
+class GatedRNNConfig(PreTrainedConfig):
+    """What a `GatedRNNForCausalLM` is made of.
+
+    Args:
+        model: the section `model` of a run's YAML (`LanguageModelConfig`), with its vocabulary size.
+        data, training: the run's other sections, so that it can be a run again.
+        compressed: names of weights that are kept in small forms.
+        vocab_size: the tokens and the padding, whose id is the last one [one more than the model's].
+    """
+
+    model_type = "gatedrnn"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache_params"]
+
+    def __init__(
+        self,
+        model: dict[str, Any] | None = None,
+        data: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        compressed: list[str] | None = None,
+        vocab_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        built = from_dict(LanguageModelConfig, {"vocabulary_size": 2} | (model or {}), "model")
+        self.model = to_dict(built)
+        self.data, self.training, self.compressed = dict(data or {}), dict(training or {}), list(compressed or [])
+        padding = built.vocabulary_size or 0
+        self.vocab_size = padding + 1 if vocab_size is None else vocab_size
+        self.hidden_size, self.num_hidden_layers = built.hidden_sizes[-1], len(built.hidden_sizes)
+        special: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 1, "pad_token_id": padding}
+        kwargs["tie_word_embeddings"] = built.tied
+        super().__init__(**special | kwargs)
+
+    def built(self) -> LanguageModelConfig:
+        """The model's own configuration. Raises: ArgumentError: a value is out of range or unknown."""
+        return from_dict(LanguageModelConfig, self.model, "model")

@@ -1,0 +1,124 @@
+"""A run as a folder of transformers, and such a folder as a run."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from gatedrnn.core.config import from_dict, to_dict
+from gatedrnn.core.errors import DataError, GatedRNNError
+from gatedrnn.core.files import write_folder, write_text
+from gatedrnn.hf.card import card
+from gatedrnn.hf.configuration import GatedRNNConfig
+from gatedrnn.hf.modeling import GatedRNNForCausalLM
+from gatedrnn.hf.tokenization import tokenizer_of, vocabulary_of
+from gatedrnn.models.saving import save_config, save_weights
+from gatedrnn.training.config import RunConfig
+from gatedrnn.training.run import Run, accept_run, write_metrics
+
+_SHIM = '''"""What `trust_remote_code=True` reads: the classes of the package gatedrnn (pip install 'gatedrnn[hf]')."""
+
+from gatedrnn.hf import GatedRNNConfig, GatedRNNForCausalLM
+
+__all__ = ["GatedRNNConfig", "GatedRNNForCausalLM"]
+'''
+_SHIM_NAME = "modeling_gatedrnn"
+
+
+def export_run(run: Run, folder: Path) -> None:
+    """Write a run of language modelling as a folder that transformers loads, whole or not at all.
+
+    It holds config.json, generation_config.json, model.safetensors, the tokenizer, a model card (README.md) and the shim for
+    `trust_remote_code`. Paths of this machine are left out.
+
+    Raises: DataError: the folder is not empty or cannot be written, or `<pad>` is a word of the vocabulary.
+    """
+    model = wrapped(run)
+    model.config.auto_map = {
+        "AutoConfig": f"{_SHIM_NAME}.GatedRNNConfig",
+        "AutoModelForCausalLM": f"{_SHIM_NAME}.GatedRNNForCausalLM",
+    }
+    tokenizer = tokenizer_of(run.vocabulary)
+
+    def fill(place: Path) -> None:
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        write_text(place / f"{_SHIM_NAME}.py", _SHIM)
+        write_text(place / "README.md", card(run, folder.resolve().name))
+
+    with _quiet():
+        write_folder(folder, fill)
+
+
+def wrapped(run: Run) -> GatedRNNForCausalLM:
+    """A run's model as transformers calls it; the very same weights."""
+    sections = to_dict(replace(run.config, data=replace(run.config.data, folder=None, tokenizer=None)))
+    model = GatedRNNForCausalLM(GatedRNNConfig(sections["model"], sections["data"], sections["training"]))
+    model.model = run.model
+    return model.eval()
+
+
+def import_folder(source: Path, folder: Path) -> None:
+    """Write a folder that `export_run` wrote, or that was trained on and saved again, as a run.
+
+    Raises: DataError: it is no such folder, damaged, or `folder` is not empty. CheckpointError: the weights do not fit.
+    """
+    config = _config(source)
+    with _quiet():
+        model = _read(source, lambda: GatedRNNForCausalLM.from_pretrained(source, config=config))
+    tokenizer = _read(source, lambda: AutoTokenizer.from_pretrained(source))
+    sections = {"data": config.data, "model": to_dict(model.model.config), "training": config.training}
+    run_config = _read(source, lambda: from_dict(RunConfig, sections, ""))
+    vocabulary = vocabulary_of(tokenizer, run_config.data.level, run_config.model.vocabulary_size)
+
+    def fill(place: Path) -> None:
+        save_config(place, to_dict(run_config))
+        save_weights(place, model.model)
+        vocabulary.save(place / "vocabulary.json")
+        write_metrics(place, [])
+        accept_run(place)
+
+    write_folder(folder, fill)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bars of transformers: it all takes a moment."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _config(source: Path) -> GatedRNNConfig:
+    """Raises: DataError: there is no config.json of a gatedrnn model."""
+    path, advice = source / "config.json", "Name a folder that `gatedrnn export --to hf` wrote"
+    try:
+        kind = json.loads(path.read_text(encoding="utf-8"))["model_type"]
+    except OSError as error:
+        raise DataError(str(path), "must be a readable file", error.strerror or str(error), advice) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        detail = f"{type(error).__name__}: {error}"
+        raise DataError(str(path), "must be a configuration of transformers", detail, advice) from error
+    if kind != GatedRNNConfig.model_type:
+        raise DataError(str(path), "must have model_type gatedrnn", repr(kind), advice)
+    return _read(source, lambda: GatedRNNConfig.from_pretrained(source))
+
+
+def _read(source: Path, read: Callable[[], Any]) -> Any:
+    """What `read` returns; an error of transformers in one line. Raises: DataError."""
+    try:
+        return read()
+    except GatedRNNError:
+        raise
+    except Exception as error:  # transformers and tokenizers raise many
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise DataError(str(source), "cannot be read", reason, "Export the run again") from error
