@@ -106,6 +106,17 @@ class Spec:
     recurrent_rows: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        named = [each.name for each in (*self.gates, *self.extras)] + [
+            *self.states,
+            *(name for name, _ in self.constants),
+        ]
+        odd = [name for name in named if not str(name).isidentifier()]
+        if odd:
+            raise ArgumentError("Spec", "names must be of letters, digits and _", repr(odd[0]), "Rename it")
+        for name, value in self.constants:
+            if not isinstance(value, int | float) or (isinstance(value, int) and abs(value) > 1 << 1000):
+                got = f"{name} = {str(value)[:20]!r}"
+                raise ArgumentError("Spec.constants", "must be numbers", got, "Write a float")
         object.__setattr__(self, "rows", sum(gate.rows for gate in self.gates))
         recurrent = self.gates[: self.recurrent_gates]
         object.__setattr__(self, "recurrent_rows", sum(gate.rows for gate in recurrent))

@@ -13,5 +13,6 @@ kept      all that, remembered and kept on disk
 from gatedrnn.compiler.cell import Compiled, compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.kept import kept
+from gatedrnn.compiler.outside import mark
 
-__all__ = ["Compiled", "UnsupportedError", "compile_cell", "kept"]
+__all__ = ["Compiled", "UnsupportedError", "compile_cell", "kept", "mark"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.graph import Graph, Matrix, Node, Wide
+from gatedrnn.compiler.graph import Graph, Matrix, Node, Wide, leaves_of
 from gatedrnn.compiler.outside import fingerprint
 from gatedrnn.compiler.reader import Reader, read
 from gatedrnn.compiler.schedule import Place
@@ -18,6 +18,13 @@ Targets = list[tuple[Node, Place]]
 Halves = tuple[Targets, Targets | None]
 
 _LOCK = threading.RLock()
+
+
+class _Sizes(dict[int, str]):
+    """Names of the sizes that kernels know."""
+
+    def __missing__(self, size: int) -> str:
+        raise UnsupportedError(f"a value of {size} elements, which no gate has")
 
 
 class Equations:
@@ -39,6 +46,8 @@ class Equations:
         fingerprint(step)  # refuses what may change
         if any(extra.full for extra in spec.extras):
             raise UnsupportedError("a matrix of the cell's own")
+        if not spec.recurrent_rows:
+            raise UnsupportedError("no gate with U h' before it")
         from gatedrnn.compiler.tracing import trace  # whose imports take seconds
 
         with _LOCK:  # PyTorch's tracing is not for two threads at once
@@ -65,7 +74,7 @@ class Equations:
         if H % units:
             raise UnsupportedError(f"chunks that do not divide {H} units")
         self.chunk = H // units
-        return {units: "M", self.logits: "K", H: "H"}
+        return _Sizes({units: "M", self.logits: "K", H: "H"})
 
     def _inputs(self) -> dict[Any, Any]:
         """What stands for the inputs."""
@@ -99,10 +108,15 @@ class Equations:
         targets: Targets = [(self._stored(node, self.H), ("new", k)) for k, node in enumerate(new)]
         targets += [(self._stored(node, rows[k]), ("kept", k)) for k, node in enumerate(kept)]
         if not reader.products:
+            if self._late():
+                raise UnsupportedError("no product inside it, though its Spec leaves U h' of the last gates to it")
             return targets, None
         if len(set(reader.products)) != 1 or reader.products[0][1] != self.spec.recurrent_rows:
             raise UnsupportedError("more than one product inside the step, or one with other rows than the last gates'")
-        self.left = reader.products[0][0]
+        left = reader.products[0][0]
+        if isinstance(left, Wide):
+            raise UnsupportedError("a product inside the step of values of several gates")
+        self.left = self._stored(left, self.H)
         if _depends(self.left, *_LATE):
             raise UnsupportedError("a product inside the step of what comes after it")
         first = [(node, place) for node, place in targets if place[0] == "kept" and not _depends(node, *_LATE)]
@@ -114,7 +128,7 @@ class Equations:
         return [*first, (self.left, ("left", 0))], second
 
     def _read_forward(self) -> tuple[Reader, list[Any]]:
-        t, reader = self.traced, Reader(self.graph, self._inputs(), self._late(), self.traced.lines)
+        t, reader = self.traced, Reader(self.graph, self._inputs(), self._late(), self.traced.lines, self.chunk)
         return reader, read(t, reader, [*t.kept, *t.new])
 
     def _apart(self, values: list[Node]) -> str:
@@ -135,7 +149,7 @@ class Equations:
         states += [load("d_state", k, H) for k in range(1, len(spec.states))]
         known |= dict(zip(t.d_state, states, strict=True))
         known |= {node: load("grad_g", k, spec.gates[k].rows) for k, node in enumerate(t.d_kept)}
-        reader = Reader(self.graph, known, self._late(), t.lines, backward=True)
+        reader = Reader(self.graph, known, self._late(), t.lines, self.chunk, backward=True)
         counts = [len(t.d_x), len(t.d_h), len(t.d_old), len(t.d_extra)]
         values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *t.d_extra])
         kinds = {kind for kind, _ in leaves_of([v for v in values if v is not None])}
@@ -184,6 +198,8 @@ class Equations:
         """What can be stored: a value computed for every element."""
         if value is None:
             return self.graph.node("zeros", size=size)
+        if isinstance(value, Wide):
+            raise UnsupportedError("values of several gates where one row belongs")
         if not isinstance(value, Node) or value.op == "load" or not value.size:
             return self.graph.node("same", value, size=size)
         return value
@@ -194,21 +210,6 @@ _LATE = ("late", "product")
 
 def _parts(value: Any) -> list[Node]:
     return value.parts if isinstance(value, Wide) else [value]
-
-
-def leaves_of(values: list[Any]) -> set[Place]:
-    """All memories that these values are computed from."""
-    found, seen, stack = set(), set(), list(values)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Wide):
-            stack += node.parts
-        elif node not in seen:
-            seen.add(node)
-            stack += node.inputs
-            if node.op == "load":
-                found.add(node.args)
-    return found
 
 
 def _depends(node: Node, *kinds: str) -> bool:

@@ -4,6 +4,7 @@ Equal values are one node. Sizes are kept as numbers here; the text that is writ
 sizes whose graphs have the same shape share their kernels.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,12 @@ BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "maximum": "gr
 """Operations of two; a comparison gives 1 or 0."""
 POINTWISE = {*UNARY.values(), *BINARY.values(), "sigmoid_slope", "tanh_slope", "where_nonzero", "same"}
 REDUCTIONS = {"sum", "max"}
+
+
+def number_text(number: Any) -> str:
+    """A number as Python writes it, an infinite one too."""
+    value = float(number)
+    return {math.inf: "1e999", -math.inf: "-1e999"}.get(value) or repr(value)
 
 
 @dataclass(eq=False, frozen=True)
@@ -100,3 +107,18 @@ class Graph:
         if len(sizes) > 1:
             raise UnsupportedError(f"{op} of values of {' and '.join(map(str, sorted(sizes)))} elements")
         return self.node(op, *args, size=max(sizes, default=0))
+
+
+def leaves_of(values: list[Any]) -> set[tuple[str, int]]:
+    """All memories that these values are computed from."""
+    found, seen, stack = set(), set(), list(values)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Wide):
+            stack += node.parts
+        elif node not in seen:
+            seen.add(node)
+            stack += node.inputs
+            if node.op == "load":
+                found.add(node.args)
+    return found

@@ -6,7 +6,7 @@ The text names no size: H units, K logits of the gates that have not H, M = H //
 from collections.abc import Callable
 
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.graph import POINTWISE, REDUCTIONS, Node
+from gatedrnn.compiler.graph import POINTWISE, REDUCTIONS, Node, number_text
 from gatedrnn.compiler.schedule import Place, Schedule
 
 Address = Callable[[Place], tuple[str, str]]
@@ -90,7 +90,7 @@ class Writer:
         return found if node.op in _INFIX else f"total(first({found}, 1, 0.0))"
 
     def _number(self, arg: object) -> str:
-        return self.named(arg) if isinstance(arg, Node) else repr(float(arg))  # type: ignore[arg-type]
+        return self.named(arg) if isinstance(arg, Node) else number_text(arg)
 
     def _whole(self, node: Node) -> None:
         """A call of a function of whole rows; others lie in `rowwise`."""
@@ -183,7 +183,7 @@ class _Body:
     def _of(self, arg: object) -> str:
         """An operand: a number, a vector computed before, or one that is loaded once."""
         if not isinstance(arg, Node):
-            return repr(float(arg))  # type: ignore[arg-type]
+            return number_text(arg)
         if arg.size and arg not in self._computed:
             return self._loaded.get(arg) or self._load(arg)
         name = self._writer.named(arg)

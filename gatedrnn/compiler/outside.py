@@ -1,5 +1,7 @@
 """What a step reads beside its arguments: it is traced once, so what may change unseen must not be in it."""
 
+import dis
+import hashlib
 import inspect
 import types
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from gatedrnn.gates import Gates
 _CONSTANT = (int, float, complex, str, bytes, type(None))
 _FROZEN = (Cell, Spec, Gate, Extra, Derived, Gates)
 _TRUSTED = ("torch", "gatedrnn", "math", "numpy", "typing", "builtins", "collections")
+_MODES = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_default_dtype", "is_compiling")
 _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
@@ -25,13 +28,28 @@ def fingerprint(step: Callable[..., Any]) -> str:
     return "\n".join(parts)
 
 
+def mark(step: Callable[..., Any]) -> str:
+    """What a kernel's name ends in, so that another equation of that name is another one; nothing for the package's own."""
+    if step.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return ""
+    return "#" + hashlib.sha256(fingerprint(step).encode()).hexdigest()[:16]
+
+
 def _collect(function: Any, seen: set[int], parts: list[str]) -> None:
     if id(function) in seen:
         return
     seen.add(id(function))
     if not isinstance(function, types.FunctionType):
         raise UnsupportedError(f"a {type(function).__name__} instead of a function")
-    parts += [_code(code) for code in _codes(function.__code__)]
+    if odd := function.__dict__.keys() - {"__wrapped__"}:
+        raise UnsupportedError(f"{function.__name__}.{min(odd)}, an attribute of a function, which may change")
+    for code in _codes(function.__code__):
+        if name := next((each for each in _MODES if each in code.co_names), None):
+            raise UnsupportedError(f"{name}, which may change")
+        for each in dis.get_instructions(code):
+            if each.opname == "IMPORT_NAME" and str(each.argval).split(".")[0] not in _TRUSTED:
+                raise UnsupportedError(f"the import of {each.argval} inside it, which may change")
+        parts.append(_code(code))
     for name, value, constant in _read(function):
         if isinstance(value, types.FunctionType):
             parts.append(f"{name} {value.__module__}.{value.__qualname__}")
@@ -77,7 +95,10 @@ def _module(value: Any) -> str:
 
 def _read(function: types.FunctionType) -> Iterator[tuple[str, Any, bool]]:
     """Name and value of each thing from outside, and whether only the function's own maker can change it."""
-    given = inspect.getclosurevars(function)
+    try:
+        given = inspect.getclosurevars(function)
+    except ValueError as error:
+        raise UnsupportedError("a variable from outside that is not set yet") from error
     for name, value in given.nonlocals.items():
         yield name, value, True
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):

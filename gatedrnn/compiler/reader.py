@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.graph import BINARY, UNARY, Graph, Matrix, Node, Wide
+from gatedrnn.compiler.graph import BINARY, UNARY, Graph, Matrix, Node, Wide, leaves_of
 
 if TYPE_CHECKING:
     from gatedrnn.compiler.tracing import Traced
@@ -24,6 +25,7 @@ class Reader:
         known: what stands for a node of PyTorch's graph instead of its computation: inputs, and what is kept.
         late: rows of the gates whose product is inside the step, by their places.
         lines: where the step's file calls each operation.
+        chunk: C, the units of a chunk.
         backward: whether the derivative is read.
     """
 
@@ -33,15 +35,19 @@ class Reader:
         known: dict[FxNode, Any],
         late: dict[int, int],
         lines: dict[str, str],
+        chunk: int,
         backward: bool = False,
     ) -> None:
         self.graph, self._known, self._late, self._lines, self._backward = graph, dict(known), late, lines, backward
+        self._chunk, self._rows = chunk, next(iter(known)).meta["val"].shape[0]
         self.products: list[tuple[Any, int]] = []  # left factors of products with rows of U, and the first row
         self.turned: list[Any] = []  # what is multiplied by those rows turned
 
     def read(self, node: Any) -> Any:
         """The value of a node of PyTorch's graph, or of an argument that is none."""
         if not isinstance(node, FxNode):
+            if isinstance(node, float | int) and not abs(node) <= math.inf:
+                raise UnsupportedError("the constant NaN")
             return [self.read(each) for each in node] if isinstance(node, list | tuple) else node
         if node not in self._known:
             if node.op != "call_function":
@@ -54,7 +60,13 @@ class Reader:
             if odd := node.kwargs.keys() - _HARMLESS:
                 raise UnsupportedError(f"the operation {name} with {', '.join(sorted(odd))}{self._line(name)}")
             args = [self.read(arg) for arg in node.args]
-            self._known[node] = rule(node, *args)
+            self._check_kind(node, name)
+            try:
+                self._known[node] = rule(node, *args)
+            except UnsupportedError as error:
+                raise UnsupportedError(str(error) + self._line(name) * ("(" not in str(error))) from error
+            except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+                raise UnsupportedError(f"the operation {name}{self._line(name)} of such values") from error
             self._check_size(node, name)
         return self._known[node]
 
@@ -71,11 +83,30 @@ class Reader:
     def _check_size(self, node: FxNode, name: str) -> None:
         """Refuse a value that has not as many elements a row as PyTorch's: its shape means more than its elements."""
         value, tensor = self._known[node], node.meta.get("val")
-        if not isinstance(value, Node | Wide) or not value.size or not isinstance(tensor, torch.Tensor):
+        if not isinstance(value, Node | Wide) or not isinstance(tensor, torch.Tensor):
+            return
+        if not value.size:
+            if not self._backward and not self._of_a_row(value, tensor.shape):
+                raise UnsupportedError(f"the operation {name} across rows of the batch{self._line(name)}")
             return
         if value.size != _elements(tensor.shape):
             given = list(tensor.shape[1:])
             raise UnsupportedError(f"the operation {name} that gives {given} a row{self._line(name)}")
+
+    def _of_a_row(self, number: Any, shape: torch.Size) -> bool:
+        """Whether a number that is computed of a row's values has the shape of one number a row."""
+        if list(shape[:1]) == [self._rows] and self._rows not in shape[1:]:
+            return True
+        return all(kind == "extra" for kind, _ in leaves_of([number]))
+
+    def _check_kind(self, node: FxNode, name: str) -> None:
+        """Refuse arithmetic of truth values, and logic of others: here a truth value is 1 or 0, and every number is real."""
+        given = [arg.meta.get("val") for arg in node.all_input_nodes]
+        kinds = {each.dtype for each in given if isinstance(each, torch.Tensor)}
+        logic = name.startswith(("logical_", "bitwise_"))
+        if (logic and kinds - {torch.bool}) or (name in ("add", "sub", "neg", "pow") and kinds == {torch.bool}):
+            odd = "values that are not true or false" if logic else "truth values"
+            raise UnsupportedError(f"the operation {name} of {odd}{self._line(name)}")
 
     def _along(self, node: FxNode, dim: int, most: int = 2) -> None:
         """Refuse a dimension that is not the last, or a shape of more dimensions."""
@@ -126,6 +157,9 @@ class Reader:
         return float(number)
 
     def _full(self, node, shape, number):
+        kind = node.meta["val"].dtype
+        if not kind.is_floating_point and number != torch.tensor(number, dtype=kind).item():
+            raise UnsupportedError(f"the number {number} as {kind}")
         return float(number)
 
     _full_like = _full
@@ -191,9 +225,11 @@ class Reader:
         return value
 
     def _pow(self, node, a, exponent):
-        whole, half = divmod(abs(exponent), 1) if isinstance(exponent, int | float) else (99, 0)
-        if isinstance(exponent, FxNode) or whole > 4 or half not in (0, 0.5):
-            raise UnsupportedError(f"the power {exponent}{self._line('pow')}")
+        if not isinstance(exponent, int | float):
+            raise UnsupportedError("a power that is computed")
+        whole, half = divmod(abs(exponent), 1)
+        if whole > 4 or half not in (0, 0.5):
+            raise UnsupportedError(f"the power {exponent}")
         factors = [a] * int(whole) + [self.graph.apply("sqrt", a)] * (half > 0)
         found = functools.reduce(lambda x, y: self.graph.apply("mul", x, y), factors) if factors else 1.0
         return self.graph.apply("div", 1.0, found) if exponent < 0 else found
@@ -202,13 +238,20 @@ class Reader:
         before = node.args[0].meta["val"].shape
         if len(shape) == 3 and shape[-1] != before[-1]:  # a chunk's value for each of its units
             value = self._row(node.args[0], value)
+            self._check_chunk(shape[-1])
             return self.graph.node("spread", value, shape[-1], size=value.size * shape[-1])
         if isinstance(value, Node) and value.size == 1 < shape[-1]:
             return self._reduced("sum", "add", value)
         return value
 
     def _view(self, node, value, shape):
+        if isinstance(value, Wide) and len(shape) != 2:
+            raise UnsupportedError("values of several gates in another shape")
         return value
+
+    def _check_chunk(self, units: int) -> None:
+        if units != self._chunk:
+            raise UnsupportedError(f"chunks of {units} units, where its gates have chunks of {self._chunk}")
 
     def _sum(self, node, value, dims=None, keep=False):
         shape = node.args[0].meta["val"].shape
@@ -221,6 +264,7 @@ class Reader:
         self._along(node, dim, 3)
         if len(shape) == 3:  # over the units of a chunk
             value = self._row(node.args[0], value)
+            self._check_chunk(shape[-1])
             return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
         if _is_number(value):
             return self.graph.apply("mul", value, float(shape[-1]))
@@ -279,7 +323,7 @@ class Reader:
 
     def _split(self, node, value, size, dim=0):
         whole = node.args[0].meta["val"].shape[-1]
-        return self._split_with_sizes(node, value, [min(size, whole - k) for k in range(0, whole, size)])
+        return self._split_with_sizes(node, value, [min(size, whole - k) for k in range(0, whole, size)], dim)
 
     def _getitem(self, node, values, k):
         return values[k]

@@ -45,6 +45,7 @@ def schedule(targets: list[tuple[Node, Place]], same: dict[str, str]) -> Schedul
 
     Raises: UnsupportedError: a memory is written before its last reader.
     """
+    targets = list(_one_place_each(targets))
     found, early = _planned(targets, same)
     if early:  # what is stored there is computed again as a copy, which nothing else reads, so that it comes last
         targets = [(_copy(node) if place in early else node, place) for node, place in targets]
@@ -52,6 +53,22 @@ def schedule(targets: list[tuple[Node, Place]], same: dict[str, str]) -> Schedul
     for kind, k in early:
         raise UnsupportedError(f"{kind} {k} read after its place was written")
     return found
+
+
+def _one_place_each(targets: list[tuple[Node, Place]]) -> Iterator[tuple[Node, Place]]:
+    """What is no loop over elements writes to one place: the others, and those that are added to, get copies."""
+    written: set[Node] = set()
+    for node, place in targets:
+        if node.op in POINTWISE or node.op == "load":
+            yield node, place
+        elif node.op == "zeros":
+            if not place[0].startswith("+"):
+                yield Node("zeros", (), node.size), place
+        elif node in written or place[0].startswith("+"):
+            yield _copy(node), place
+        else:
+            written.add(node)
+            yield node, place
 
 
 def _copy(node: Node) -> Node:

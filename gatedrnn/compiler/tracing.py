@@ -75,6 +75,18 @@ class _Watched(Spec):
         return y if gate.units is None else y[..., : gate.units]
 
 
+class _Unbiased:
+    """Parameters of a step that asks for no bias: layers may have none, and a step is traced once."""
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("bias_ih", "bias_hh"):
+            raise UnsupportedError(f"params.{name}, which a layer may not have")
+        return getattr(self._params, name)
+
+
 class _Calls(DispatchMode):
     """Notes in which line of the step's file each operation is first called; refuses those that write into a tensor."""
 
@@ -141,7 +153,9 @@ def trace(step: Step, spec: Spec) -> Traced:
         x, h, old, extra, (U,), (b,), (W, b_ih), d_state, d_kept = _parts(given, counts)
         object.__setattr__(watched, "kept", {})
         object.__setattr__(watched, "given", {})
-        params = Params(W, U, b_ih, b, extras={e.name: p for e, p in zip(spec.extras, extra, strict=True)})
+        params: Any = Params(W, U, b_ih, b, extras={e.name: p for e, p in zip(spec.extras, extra, strict=True)})
+        if len(own) == len(gates):  # nothing inside the step is multiplied by U, so that it has no use for b_hh
+            params = _Unbiased(params)
         given = torch.cat(x, -1), torch.cat(h, -1)
         with calls:
             new, shown = step(watched, params, *given, tuple(old))
@@ -170,8 +184,11 @@ def trace(step: Step, spec: Spec) -> Traced:
 
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         graph = traced(next(odd), torch.float32)
-        if _numbers(graph) != _numbers(traced(next(odd), torch.float64)):
+        other = traced(next(odd), torch.float64)
+        if [each for _, each in _operations(graph)] != [each for _, each in _operations(other)]:
             raise UnsupportedError("a number that follows from the batch's size or type")
+        if _operations(graph) != _operations(other):
+            raise UnsupportedError("operations that follow from the batch's size or type")
     nodes = list(graph.nodes)
     if not calls.lines:  # a PyTorch without modes of this class; the graph has the derivative's operations too
         for node in nodes:
@@ -182,9 +199,9 @@ def trace(step: Step, spec: Spec) -> Traced:
     return Traced(nodes, calls.lines, x, h, old, extra, U, b, foreign, d_state, d_kept, *nodes[-1].args[0])
 
 
-def _numbers(graph: Graph) -> list[float]:
-    """All numbers that operations take, in order; shapes are none."""
-    return [arg for node in graph.nodes for arg in node.args if isinstance(arg, float | int)]
+def _operations(graph: Graph) -> list[tuple[str, list[str]]]:
+    """All operations in order, with the numbers that they take; shapes are none."""
+    return [(str(n.target), [repr(arg) for arg in n.args if isinstance(arg, float | int)]) for n in graph.nodes]
 
 
 def _check_pure(func: Any, args: Any, kwargs: Any, where: str = "") -> None:

@@ -7,9 +7,9 @@ Dimensions: B batch, H hidden, R rows of W, K logits of the gates that have not 
 
 from dataclasses import dataclass
 
-from gatedrnn.compiler.equations import Equations, Targets, leaves_of
+from gatedrnn.compiler.equations import Equations, Targets
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.graph import Node
+from gatedrnn.compiler.graph import Node, leaves_of, number_text
 from gatedrnn.compiler.schedule import Place, ordered
 
 _UNARY = {"sigmoid": "sigmoid({})", "tanh": "tanh({})", "relu": "tl.where({0} <= 0.0, 0.0, {0})", "exp": "tl.exp({})",
@@ -135,7 +135,7 @@ class _Text:
 
     def _of(self, arg: object) -> str:
         if not isinstance(arg, Node):
-            return repr(float(arg))  # type: ignore[arg-type]
+            return number_text(arg)
         if arg.op == "load" and arg not in self._names:
             self._load(arg)
         return self._name(arg)

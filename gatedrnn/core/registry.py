@@ -1,5 +1,6 @@
 """A named collection that names the nearest entry when a name is unknown."""
 
+import re
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -22,6 +23,9 @@ class Registry(Generic[T]):
 
     def register(self, name: str, entry: T) -> T:
         """Add `entry` under `name`; a name can be taken once."""
+        if not re.fullmatch(r"[\w.-]+", name):
+            got = repr(name)
+            raise ArgumentError(f"{self.kind}", "a name must be of letters, digits, '.', '_' and '-'", got, "Rename it")
         if name in self._entries:
             raise ArgumentError(f"{self.kind}", "a name can be registered once", repr(name), "Choose another name")
         self._entries[name] = entry

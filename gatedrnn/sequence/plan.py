@@ -93,7 +93,10 @@ def plan_for(step: Step, spec: Spec) -> Plan | str:
     """The plan of the cell whose equation is `step`, or the reason why there is none."""
     if torch.compiler.is_compiling():
         return _plan_or_reason(kernel_of(step, spec))
-    known = _KNOWN.get((step, id(spec)))
+    try:
+        known = _KNOWN.get((step, id(spec)))
+    except TypeError:
+        return "its step is an object that cannot be hashed: write a function"
     if known is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
@@ -121,12 +124,14 @@ def _plan_or_reason(kernel: str) -> Plan | str:
 @constant_in_graphs
 def _planned(kernel: str) -> str:
     """The text of a cell's plan, or a reason after "!"."""
-    from gatedrnn.compiler import kept
+    from gatedrnn.compiler import kept, mark
 
     step, spec = cell_of(kernel)
     found = kept(step, spec)
     if isinstance(found, str):
         return f"!{found}"
+    name, _, text = kernel.partition(":")
+    kernel = f"{name}{mark(step)}:{text}"
     columns = max(found.columns_x, found.first_1 + found.columns_1 + found.columns_2)
     return Plan(
         kernel, spec.hidden_size, columns, found.columns_x, found.first_1, found.columns_1, found.columns_2, found.shift,
@@ -136,14 +141,25 @@ def _planned(kernel: str) -> str:
 
 
 def cell_of(kernel: str) -> tuple[Step, Spec]:
-    """The equation and the Spec of a cell that `plan_for` named. Raises: BackendError: this process does not know it."""
+    """The equation and the Spec of a cell that `plan_for` named.
+
+    Raises: BackendError: this process does not know it, or knows another equation of that name.
+    """
+    from gatedrnn.compiler import mark
+
     name, _, text = kernel.partition(":")
+    name, changeable, digest = name.partition("#")
     if name in CELLS:
-        return CELLS[name].step, Spec.of(text)
-    if kernel not in _UNREGISTERED:
+        step, spec = CELLS[name].step, Spec.of(text)
+    elif f"{name}:{text}" in _UNREGISTERED:
+        step, spec = _UNREGISTERED[f"{name}:{text}"]
+    else:
         advice = "Register the cell under a name, before the graph is made and before it runs"
         raise BackendError("backend='cpu'", "a graph's cell must be known to this process", name, advice)
-    return _UNREGISTERED[kernel]
+    if changeable and mark(step) != f"#{digest}":
+        rule, advice = "the equation of a cell must stay as it was when its layer ran first", "Make the layer anew"
+        raise BackendError("backend='cpu'", rule, f"another one, or another number that it reads: {name}", advice)
+    return step, spec
 
 
 def rotated(plan: Plan, rows: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from gatedrnn.sequence.backends.cpu.vector.simd import Vec, njit, overload
 
 
 def exp(x: Any) -> Any:
-    """eˣ; in float32 0 for x < −87.3, infinite for x > 88.7."""
+    """eˣ; in float32 0 for x < −87.3, infinite for x > 88.37, where the largest power of two that it multiplies by ends."""
 
 
 @overload(exp)
@@ -40,7 +40,7 @@ def _exp(x: Any) -> Any:
 
     def exp32(x):
         given = x
-        x = maximum(minimum(x, 88.0), -87.0)
+        x = maximum(minimum(x, 88.37), -87.3)
         n = floor(x * 1.44269504 + 0.5)
         r = x - n * 0.693359375
         r = r + n * 2.12194440e-4
@@ -50,7 +50,7 @@ def _exp(x: Any) -> Any:
         p = p * r + 1.6666665459e-1
         p = p * r + 5.0000001201e-1
         p = p * (r * r) + r + 1.0
-        y = choose_positive(given - 88.7, 1e39, p * power_of_two(n))  # infinity in float32
+        y = choose_positive(given - 88.37, 1e39, p * power_of_two(n))  # infinity in float32
         return choose_positive(-87.3 - given, 0.0, y)
 
     return exp32

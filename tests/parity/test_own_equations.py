@@ -1,0 +1,249 @@
+"""Equations that once gave wrong numbers: compiled now, or refused in a line that names the operation."""
+
+import types
+
+import pytest
+import torch
+from test_compiled_cells import results
+from torch.nn import functional as F
+
+from gatedrnn import Recurrent
+from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec, repeat_chunks
+from gatedrnn.core.errors import ArgumentError, BackendError
+
+H, T, B, D = 6, 3, 4, 3
+
+
+def gates(count, units=H):
+    names = ("a", "b", "n")[3 - count :]
+    return tuple(Gate(name, units, "tanh" if name == "n" else "sigmoid") for name in names)
+
+
+def of_whole_rows(spec, params, x_gates, h_gates, state):
+    """A masked softmax in two states, two states that nothing reads, an extra under a sum from the left."""
+    n = spec.squash("n", x_gates + h_gates)
+    q = torch.softmax((n * torch.cumsum(params.extras["w"], -1)).masked_fill(n < -0.3, float("-inf")), -1)
+    return (q, q, torch.tanh(n), n * 0.5), {"n": n}
+
+
+def of_chunks(spec, params, x_gates, h_gates, state):
+    """An extra with a value a chunk."""
+    m, n = (spec.squash(gate.name, part) for gate, part in zip(spec.gates, spec.split(x_gates + h_gates), strict=True))
+    return (n * repeat_chunks(params.extras["w"][None], spec.hidden_size),), {"m": m, "n": n}
+
+
+def without_x(spec, params, x_gates, h_gates, state):
+    """Three gates whose W gets no gradient, in two halves."""
+    first, rest = h_gates.split([H, 2 * H], 1)
+    a, (b, n) = spec.squash("a", first), rest.chunk(2, 1)
+    b, n = spec.squash("b", b), spec.squash("n", n)
+    return (a * n + (1 - a) * b,), {"a": a, "b": b, "n": n}
+
+
+def product_of_h(spec, params, x_gates, h_gates, state):
+    """The last gate multiplies h' inside the step, as it is."""
+    x_b, x_n = spec.split(x_gates)
+    rows = spec.recurrent_rows
+    b = spec.squash("b", x_b + h_gates)
+    bias = None if params.bias_hh is None else params.bias_hh[rows:]
+    n = spec.squash("n", x_n + F.linear(state[0], params.weight_hh[rows:], bias))
+    return (b * n + (1 - b) * state[0],), {"b": b, "n": n}
+
+
+MASTERS = (Gate("m", 3, "cumax"), Gate("n", H, "tanh"))
+RIGHT = {
+    "whole rows": (Spec(H, gates(1), ("h", "c", "u", "v"), extras=(Extra("w", ("n",)),)), of_whole_rows),
+    "chunks": (Spec(H, MASTERS, ("h",), extras=(Extra("w", ("m",)),)), of_chunks),
+    "no x": (Spec(H, gates(3), ("h",)), without_x),
+    "a product of h": (Spec(H, gates(2), ("h",), recurrent_gates=1), product_of_h),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_every_value_reaches_every_place(name):
+    spec, step = RIGHT[name]
+    layer = Recurrent(Cell("own", "own", lambda hidden_size: spec, step), D, H, dtype=torch.float64)
+    x = torch.randn(T, B, D, dtype=torch.float64)
+    for found, expected in zip(*(results(layer, x, None, None, each) for each in ("cpu", "reference")), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+def across_rows(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * (n.sum(-1).detach()[:, None] - n.sum(-1).detach()[None, :]).sum(-1, keepdim=True),), {"n": n}
+
+
+def most_of_rows(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * n.amax(-1).amax(0).detach(),), {"n": n}
+
+
+def truths_added(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * ((n > 0) + (state[0] > 0)),), {"n": n}
+
+
+def logic_of_numbers(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * torch.logical_or(n, state[0]),), {"n": n}
+
+
+def bits_of_a_count(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * ((n > 0).sum(-1, keepdim=True) & 1),), {"n": n}
+
+
+def a_number_cut_off(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * torch.full_like(n, 1.7, dtype=torch.int64),), {"n": n}
+
+
+def by_precision(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (torch.tanh(n) if n.dtype == torch.float64 else torch.sigmoid(n),), {"n": n}
+
+
+def by_bias(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n if params.bias_hh is None else 2 * n,), {"n": n}
+
+
+def by_mode(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n if torch.is_grad_enabled() else 2 * n,), {"n": n}
+
+
+def by_import(spec, params, x_gates, h_gates, state):
+    import pytest as settings
+
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * len(settings.__name__),), {"n": n}
+
+
+def by_attribute(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * by_attribute.slope,), {"n": n}
+
+
+by_attribute.slope = 2.0
+
+
+def not_a_number(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (torch.where(n > 2, float("nan"), n),), {"n": n}
+
+
+def other_chunks(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * n.view(-1, 2, 3).mean(-1).sum(-1, keepdim=True),), {"n": n}
+
+
+def a_power(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (2**n,), {"n": n}
+
+
+def interleaved(spec, params, x_gates, h_gates, state):
+    both = ((x_gates + h_gates).view(-1, H, 2) * state[0].detach().unsqueeze(-1)).reshape(-1, 2 * H)
+    b, n = (spec.squash(gate.name, part) for gate, part in zip(spec.gates, spec.split(both), strict=True))
+    return (b * n,), {"b": b, "n": n}
+
+
+def no_product(spec, params, x_gates, h_gates, state):
+    x_b, x_n = spec.split(x_gates)
+    b, n = spec.squash("b", x_b + h_gates), spec.squash("n", x_n)
+    return ((1 - b) * state[0] + b * n,), {"b": b, "n": n}
+
+
+ONE, TWO = Spec(H, gates(1), ("h",)), Spec(H, gates(2), ("h",))
+REFUSED = [
+    (across_rows, ONE, "across rows of the batch"),
+    (most_of_rows, ONE, r"operation amax across rows of the batch \(test_own_equations.py:"),
+    (truths_added, ONE, r"operation add of truth values \(test_own_equations.py:"),
+    (logic_of_numbers, ONE, "logical_or of values that are not true or false"),
+    (bits_of_a_count, ONE, "bitwise_and of values that are not true or false"),
+    (a_number_cut_off, ONE, "the number 1.7 as torch.int64"),
+    (by_precision, ONE, "operations that follow from the batch's size or type"),
+    (by_bias, ONE, "params.bias_hh, which a layer may not have"),
+    (by_mode, ONE, "is_grad_enabled, which may change"),
+    (by_import, ONE, "import of pytest inside it"),
+    (by_attribute, ONE, "by_attribute.slope"),
+    (not_a_number, ONE, "the constant NaN"),
+    (other_chunks, ONE, "chunks of 3 units"),
+    (a_power, ONE, r"a power that is computed \(test_own_equations.py:"),
+    (interleaved, TWO, "values of several gates in another shape"),
+    (no_product, Spec(H, gates(2), ("h",), recurrent_gates=1), "no product inside it"),
+    (no_product, Spec(H, gates(2), ("h",), recurrent_gates=0), "no gate with U h'"),
+]
+
+
+@pytest.mark.parametrize(
+    "step, spec, words", REFUSED, ids=[f"{step.__name__}-{k}" for k, (step, *_) in enumerate(REFUSED)]
+)
+def test_refused_in_a_line_and_run_by_the_reference(step, spec, words):
+    layer = Recurrent(Cell("own", "own", lambda hidden_size: spec, step), D, H, dtype=torch.float64)
+    layer.backend = "cpu"
+    with pytest.raises(BackendError, match=words) as caught:
+        layer(torch.randn(T, B, D, dtype=torch.float64))
+    assert "\n" not in str(caught.value)
+
+
+class Slope(Spec):
+    """A Spec with a number that no kernel sees."""
+
+
+def test_a_spec_of_another_class_is_refused():
+    spec = Slope(H, gates(1), ("h",))
+    layer = Recurrent(Cell("own", "own", lambda hidden_size: spec, a_power), D, H, backend="cpu")
+    with pytest.raises(BackendError, match="its Spec is a Slope"):
+        layer(torch.randn(T, B, D))
+
+
+class TestWhatChanges:
+    """A layer reads its equation once, when it first runs; a new layer reads it anew."""
+
+    def test_a_new_layer_has_the_constant_of_its_time(self):
+        space = types.ModuleType("space")
+        text = (
+            "import torch\nSLOPE = 1.0\n"
+            "def step(spec, params, x_gates, h_gates, state):\n"
+            "    n = spec.squash('n', x_gates + h_gates)\n    return (SLOPE * torch.tanh(n) + n,), {'n': n}\n"
+        )
+        exec(text, space.__dict__)
+        x = torch.randn(T, B, D)
+
+        for slope in (1.0, 3.0):
+            space.SLOPE = slope
+            new = Recurrent(Cell("own", "own", lambda hidden_size: Spec(H, gates(1), ("h",)), space.step), D, H)
+            with torch.no_grad():
+                new.backend = "cpu"
+                found = new(x)[0]
+                new.backend = "reference"
+                torch.testing.assert_close(found, new(x)[0])
+
+    def test_a_graph_made_before_is_refused(self):
+        from gatedrnn.sequence.plan import Plan, cell_of, plan_for
+
+        space = types.ModuleType("space")
+        text = "SLOPE = 1.0\ndef step(spec, params, x_gates, h_gates, state):\n    n = spec.squash('n', x_gates + h_gates)\n"
+        exec(text + "    return (SLOPE * n,), {'n': n}\n", space.__dict__)
+        plan = plan_for(space.step, Spec(H, gates(1), ("h",)))
+        assert isinstance(plan, Plan) and cell_of(plan.kernel)[0] is space.step
+        space.SLOPE = 3.0
+        with pytest.raises(BackendError, match="must stay as it was"):
+            cell_of(plan.kernel)
+
+
+@pytest.mark.parametrize("name", ["a|b", "a,b", "a;b", "a b", ""])
+def test_names_that_a_kernel_could_not_have(name):
+    for made in (lambda: Spec(H, (Gate(name, H),), ("h",)), lambda: Spec(H, gates(1), (name,))):
+        with pytest.raises(ArgumentError, match="names must be of letters"):
+            made()
+    with pytest.raises(ArgumentError, match="a name must be of letters"):
+        CELLS.register(f"{name}:", Cell("own", "own", lambda hidden_size: ONE, by_mode))
+
+
+@pytest.mark.parametrize("value", ["relu", None, [1.0], 10**400])
+def test_constants_that_are_no_numbers(value):
+    with pytest.raises(ArgumentError, match="must be numbers"):
+        Spec(H, gates(1), ("h",), constants=(("k", value),))
