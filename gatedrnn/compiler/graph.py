@@ -116,7 +116,7 @@ def leaves_of(values: list[Any]) -> set[tuple[str, int]]:
         node = stack.pop()
         if isinstance(node, Wide):
             stack += node.parts
-        elif node not in seen:
+        elif isinstance(node, Node) and node not in seen:
             seen.add(node)
             stack += node.inputs
             if node.op == "load":

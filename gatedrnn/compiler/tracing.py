@@ -163,7 +163,9 @@ def trace(step: Step, spec: Spec) -> Traced:
         _check_shown(spec, shown, watched.given)
         kept = [watched.kept.get(gate.name, shown[gate.name]) for gate in gates]
         inputs = [*x, *h, *old, *extra]
-        grads = torch.autograd.grad([*new, *kept], inputs, [*d_state, *d_kept], allow_unused=True)
+        pairs = zip([*new, *kept], [*d_state, *d_kept], strict=True)
+        values, seeds = zip(*((value, seed) for value, seed in pairs if value.requires_grad), strict=True)
+        grads = torch.autograd.grad(values, inputs, seeds, allow_unused=True)
         return (list(new), kept, *_parts(grads, counts[:4]))
 
     widths, states = [gate.rows for gate in gates], [H] * len(spec.states)

@@ -23,7 +23,7 @@ def of_whole_rows(spec, params, x_gates, h_gates, state):
     """A masked softmax in two states, two states that nothing reads, an extra under a sum from the left."""
     n = spec.squash("n", x_gates + h_gates)
     q = torch.softmax((n * torch.cumsum(params.extras["w"], -1)).masked_fill(n < -0.3, float("-inf")), -1)
-    return (q, q, torch.tanh(n), n * 0.5), {"n": n}
+    return (q, q, torch.tanh(n), (n * 0.5).detach()), {"n": n}
 
 
 def of_chunks(spec, params, x_gates, h_gates, state):
@@ -33,9 +33,9 @@ def of_chunks(spec, params, x_gates, h_gates, state):
 
 
 def without_x(spec, params, x_gates, h_gates, state):
-    """Three gates whose W gets no gradient, in two halves."""
+    """Two gates of three whose W gets no gradient."""
     first, rest = h_gates.split([H, 2 * H], 1)
-    a, (b, n) = spec.squash("a", first), rest.chunk(2, 1)
+    a, (b, n) = spec.squash("a", spec.split(x_gates)[0] + first), rest.chunk(2, 1)
     b, n = spec.squash("b", b), spec.squash("n", n)
     return (a * n + (1 - a) * b,), {"a": a, "b": b, "n": n}
 
