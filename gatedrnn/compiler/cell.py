@@ -68,7 +68,7 @@ def _gpu(found: Equations) -> Gpu | str:
     try:
         return gpu(found)
     except UnsupportedError as error:
-        return f"its step has {error}, which a GPU's kernels have not"
+        return f"its step has {error}; kernels for a GPU do not support that"
 
 
 class _Text:

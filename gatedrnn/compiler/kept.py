@@ -54,7 +54,7 @@ def _compiled(step: Step, spec: Spec) -> Compiled | str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnsupportedError):
-        return f"its step has {error}, which kernels have not"
+        return f"its step has {error}; compiled kernels do not support that"
     first = (str(error).strip().splitlines() or [""])[0]
     return f"its step cannot be traced: {type(error).__name__}: {first}"
 

@@ -83,7 +83,7 @@ class _Unbiased:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("bias_ih", "bias_hh"):
-            raise UnsupportedError(f"params.{name}, which a layer may not have")
+            raise UnsupportedError(f"params.{name}, a parameter that a layer with bias=False does not have")
         return getattr(self._params, name)
 
 

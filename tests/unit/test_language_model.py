@@ -231,7 +231,7 @@ def test_config_without_a_model(saved):
 def test_weights_of_another_shape(saved):
     rewrite(saved, lambda model: model.update(vocabulary_size=V + 1))
     with pytest.raises(
-        CheckpointError, match=r"got embedding\.weight of shape \[11, 6\] in the file and \[12, 6\] by config"
+        CheckpointError, match=r"got embedding\.weight of shape \[11, 6\] in the file and \[12, 6\] by the conf"
     ):
         LanguageModel.from_pretrained(saved)
 
