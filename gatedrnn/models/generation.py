@@ -45,14 +45,14 @@ def generate(
     output = model(torch.tensor(prompt, device=device)[:, None])
     while True:
         logits_V = finite("generate.logits", output.logits[-1, 0].double().cpu())
-        weights_V = _weights(logits_V, temperature, top_k, top_p)
+        weights_V = sampling_weights(logits_V, temperature, top_k, top_p)
         token = int(torch.multinomial(weights_V, 1, generator=generator))
         yield token
         output = model(torch.tensor([[token]], device=device), output.states)
 
 
-def _weights(logits_V: Tensor, temperature: float, top_k: int | None, top_p: float) -> Tensor:
-    """Relative probabilities of what may be sampled, 0 for the rest."""
+def sampling_weights(logits_V: Tensor, temperature: float, top_k: int | None = None, top_p: float = 1.0) -> Tensor:
+    """Relative probabilities [V] of what may be sampled, 0 for the rest; arguments as in `generate`."""
     weights_V = torch.softmax((logits_V - logits_V.max()) / temperature, -1)
     if top_k is None and top_p == 1:
         return weights_V

@@ -120,6 +120,11 @@ class LanguageModel(PretrainedModel):
         loss = chunked_cross_entropy(dropped.flatten(0, 1), weight, bias, targets.flatten(), divisor)
         return LanguageModelOutput(None, loss, finals, gates, hidden, dropped)
 
+    def advance(self, tokens: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+        """What the decoder reads [T, B, H], and the final states: as `forward`, without the decoder."""
+        hidden, finals, _ = self._hidden(tokens, states, None, len(self.layers), ())
+        return self.output_dropout(hidden), finals
+
     def gates(self, tokens: Tensor, states: States | None = None) -> tuple[States, list[Trace]]:
         """The final states and every layer's gates, {gate name: [T, B, N]}: as `forward`, without the decoder."""
         every = len(self.layers)

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +33,18 @@ class Options(arguments.Options):
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
     """A record a line; a line without a word has an empty tree: lines in are lines out. Raises: DataError: no line has one."""
-    from gatedrnn.studies.parsing import Parse, default_layer, layer_named, parse_sentences
+    from gatedrnn.studies.parsing import default_layer, layer_named, parse_lines
 
     run = load_run(options.run)
     layer = default_layer(run.model) if options.layer is None else layer_named(options.layer)
     how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm}
     how["mapping"] = options.mapping or run.config.data.mapping
     found = False
-    lines, again = tee(line.split() for _, line in read_lines(options.file))
-    parses = parse_sentences(run.model, run.vocabulary, filter(None, again), **how)
-    for number, words in enumerate(lines, 1):
-        parsed = next(parses) if words else Parse([], [], options.algorithm)
-        found = found or bool(words)
-        yield {"words": parsed.words, "tree": parsed.brackets if words else "", "distances": parsed.distances} | how
-        if options.svg and words:
+    lines = (line for _, line in read_lines(options.file))
+    for number, parsed in enumerate(parse_lines(run.model, run.vocabulary, lines, **how), 1):
+        found = found or bool(parsed.words)
+        yield parsed.record() | how
+        if options.svg and parsed.words:
             _draw(Path(options.svg) / f"{number:05d}.svg", parsed)
     if not found:
         raise nothing(options.file)

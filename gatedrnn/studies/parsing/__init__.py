@@ -12,6 +12,7 @@ from gatedrnn.studies.parsing.distances import (
     read_sentences,
 )
 from gatedrnn.studies.parsing.evaluation import BASELINE_NAMES, ParsingResult, by_length, evaluate_parsing
+from gatedrnn.studies.parsing.lines import align_lines, parse_lines, surprisal_records
 from gatedrnn.studies.parsing.parse import Parse, parse_sentences
 from gatedrnn.studies.parsing.voters import agreed_trees, agreements, induced_trees, layers_by_gold, read_gold
 
@@ -25,6 +26,7 @@ __all__ = [
     "Reading",
     "agreed_trees",
     "agreements",
+    "align_lines",
     "by_length",
     "cells_with_master_gates",
     "default_layer",
@@ -33,7 +35,9 @@ __all__ = [
     "induced_trees",
     "layer_named",
     "layers_by_gold",
+    "parse_lines",
     "parse_sentences",
     "read_gold",
     "read_sentences",
+    "surprisal_records",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import tee
+from typing import Any
 
 from nltk.tree import Tree
 
@@ -35,13 +36,17 @@ class Parse:
 
     @property
     def brackets(self) -> str:
-        """`(X (X the cat) sleeps)`."""
-        return brackets(self.spans, self.words)
+        """`(X (X the cat) sleeps)`; nothing for no word."""
+        return brackets(self.spans, self.words) if self.words else ""
 
     @property
     def tree(self) -> Tree:
         """As `nltk.Tree`, which draws itself with svgling in a notebook."""
         return spans_to_tree(self.spans, self.words)
+
+    def record(self) -> dict[str, Any]:
+        """As `parse --json` prints it."""
+        return {"words": self.words, "tree": self.brackets, "distances": self.distances}
 
 
 def parse_sentences(

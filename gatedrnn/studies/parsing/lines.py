@@ -1,0 +1,111 @@
+"""Lines of text in, a record a line out: what `parse` and `surprisal` print, and a server answers."""
+
+from collections.abc import Iterable, Iterator
+from itertools import tee
+from typing import Any
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.data import EOS, UNK, Aligned, Vocabulary, align
+from gatedrnn.models import LanguageModel, surprisals
+from gatedrnn.studies.parsing.distances import Layer, default_layer, has_distances, read_sentences
+from gatedrnn.studies.parsing.parse import Parse, parse_sentences
+
+
+def parse_lines(model: LanguageModel, vocabulary: Vocabulary, lines: Iterable[str], **how: Any) -> Iterator[Parse]:
+    """Parse lines, in order, in constant memory for any number of them; a line without a word has an empty tree.
+
+    Args: how: as in `parse_sentences`.
+    Raises: ArgumentError: as `parse_sentences`.
+    """
+    sentences, again = tee(line.split() for line in lines)
+    parses = parse_sentences(model, vocabulary, filter(None, again), **how)
+    algorithm = how.get("algorithm", "unbiased")
+    return (next(parses) if words else Parse([], [], algorithm) for words in sentences)
+
+
+def align_lines(
+    vocabulary: Vocabulary, lines: Iterable[str], mapping: str = "exact", empty_lines: str = "skip"
+) -> Iterator[Aligned]:
+    """Words and tokens of each line that `evaluate` counts.
+
+    Args: mapping, empty_lines: as in the section `data` of a run.
+    """
+    for line in lines:
+        aligned = align(vocabulary, line if line.strip() else "", mapping)
+        if aligned.ids or empty_lines == "eos":
+            yield aligned
+
+
+def surprisal_records(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    lines: Iterable[Aligned],
+    *,
+    carried: bool = False,
+    tokens: bool = False,
+    layer: Layer | None = None,
+) -> Iterator[dict[str, Any]]:
+    """A record a line, as `surprisal --json` prints it, in constant memory for any number of lines.
+
+    Args:
+        carried: carry the state on, instead of a fresh one for each line.
+        tokens: a row a token, not summed to words.
+        layer: whose distances; None for the second, or the only one.
+
+    Raises: ArgumentError: a layer that the model does not have, or one where the cell has no master gates.
+    """
+    again, more, lines = tee(lines, 3)
+    found = surprisals(model, (line.ids for line in again), vocabulary.ids[EOS], carried=carried)
+    distances = _distances(model, vocabulary, more, layer)
+    rows_of = _token_rows if tokens else _word_rows
+    for line, bits, far in zip(lines, found, distances, strict=True):
+        indices, words, pieces, values, where = zip(*rows_of(vocabulary, line, bits, far), strict=True)
+        yield {
+            "words": words,
+            "surprisal_bits": values,
+            "unknown": [vocabulary.ids[UNK] in vocabulary.encode(each) for each in pieces],
+            "word_index": indices,
+            "tokens": pieces,
+            "distances": where,
+            "state": "carried" if carried else "reset",
+        }
+
+
+def _distances(
+    model: LanguageModel, vocabulary: Vocabulary, lines: Iterator[Aligned], layer: Layer | None
+) -> Iterator[list[float] | None]:
+    """Of each token of each line, None for a line or a model without any."""
+    if not has_distances(model):
+        if layer is not None:
+            got = f"cell {model.config.cell!r}"
+            raise ArgumentError("surprisal --layer", "needs a cell with master gates", got, "Leave --layer out")
+        yield from (None for _ in lines)
+        return
+    chosen = default_layer(model) if layer is None else layer
+    lines, again = tee(lines)
+    readings = read_sentences(model, (line.ids for line in again if line.ids), vocabulary.ids[EOS], [chosen])
+    for line in lines:
+        yield next(readings).distances[chosen] if line.ids else None
+
+
+Rows = list[tuple[int, str, list[str], float, float | None]]
+"""Number of a word, the word, its tokens, bits, distance."""
+
+
+def _token_rows(vocabulary: Vocabulary, line: Aligned, bits: list[float], far: list[float] | None) -> Rows:
+    tokens, where = vocabulary.decode(line.ids), far or [None] * len(line.ids)
+    rows: Rows = [
+        (owner + 1, line.words[owner] if line.words else token, [token], value, d)
+        for token, owner, value, d in zip(tokens, line.owners, bits, where, strict=False)
+    ]
+    return [*rows, (len(line.words) + 1, EOS, [EOS], bits[-1], None)]
+
+
+def _word_rows(vocabulary: Vocabulary, line: Aligned, bits: list[float], far: list[float] | None) -> Rows:
+    """Bits of a word's tokens are summed; its distance is its first token's, since the cut lies before it."""
+    *each, end = _token_rows(vocabulary, line, bits, far)
+    rows: Rows = [(k, word, [], 0.0, None) for k, word in enumerate(line.words, 1)]
+    for k, word, tokens, value, d in each:
+        _, _, before, total, first = rows[k - 1]
+        rows[k - 1] = (k, word, [*before, *tokens], total + value, first if before else d)
+    return [*rows, end]
