@@ -1,13 +1,14 @@
 """What commands that read a text or write a folder share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gatedrnn.cli.arguments import option
 from gatedrnn.cli.arguments import place as argument
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.data import MAPPINGS
+from gatedrnn.data import MAPPINGS, ConlluSentence, read_conllu
 
 INTERRUPTED = 130
 """The exit code of what Ctrl-C ended, as shells have it."""
@@ -34,7 +35,30 @@ def mapping_option(default: str) -> Any:
 
 def text_place() -> Any:
     """FILE."""
-    return argument("FILE", "text, one sentence a line; - for standard input", "-")
+    told = "text, one sentence a line, or CoNLL-U (FILE.conllu), whose tokens are read; - for text on standard input"
+    return argument("FILE", told, "-")
+
+
+def conllu_option(attributes: str) -> Any:
+    """`--conllu`."""
+    return option(False, f"print CoNLL-U, with {attributes}; what FILE.conllu holds is kept")
+
+
+def conllu_sentences(path: str) -> Iterator[ConlluSentence]:
+    """Sentences of a file of CoNLL-U. Raises: DataError: as `read_conllu`, or there is none."""
+    found = False
+    for sentence in read_conllu(path):
+        found = True
+        yield sentence
+    if not found:
+        raise nothing(path)
+
+
+def check_conllu(options: Any, *others: str) -> None:
+    """Raise ArgumentError if `--conllu` stands beside an option that prints something else."""
+    for name in ("json", *others):
+        if options.conllu and getattr(options, name):
+            raise ArgumentError("--conllu", f"must stand without --{name}", "both", "Leave one of them out")
 
 
 def nothing(path: str) -> DataError:

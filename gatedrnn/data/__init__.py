@@ -1,8 +1,9 @@
 """Text in: vocabulary, corpora, treebanks, batching, the built-in grammar; no model."""
 
-from gatedrnn.data.alignment import Aligned, align
+from gatedrnn.data.alignment import Aligned, align, align_words
 from gatedrnn.data.batching import Window, windows
 from gatedrnn.data.config import MAPPINGS, DataConfig
+from gatedrnn.data.conllu import ConlluSentence, is_conllu, read_conllu
 from gatedrnn.data.corpus import Corpus, find_splits
 from gatedrnn.data.grammar import CONSTRUCTIONS, Pair, agreement_pairs, sample_trees, write_corpus
 from gatedrnn.data.pairs import MinimalPair, read_pairs
@@ -16,6 +17,7 @@ __all__ = [
     "MAPPINGS",
     "UNK",
     "Aligned",
+    "ConlluSentence",
     "Corpus",
     "DataConfig",
     "MinimalPair",
@@ -24,8 +26,11 @@ __all__ = [
     "Window",
     "agreement_pairs",
     "align",
+    "align_words",
     "find_splits",
+    "is_conllu",
     "read_batches",
+    "read_conllu",
     "read_lines",
     "read_pairs",
     "read_sentences",

@@ -1,6 +1,7 @@
-"""Which tokens of a line belong to which of its words, where words stand between white space."""
+"""Which tokens of a line belong to which of its words: what stands between white space, or given words."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,13 +40,41 @@ def align(vocabulary: Vocabulary, line: str, mapping: str = "exact") -> Aligned:
         return Aligned(words, vocabulary.encode_foreign(words, mapping), list(range(len(words))))
     spans = [match.span() for match in re.finditer(r"\S+", line)]
     ids, offsets = _tokens(vocabulary, line)
+    return Aligned([line[a:b] for a, b in spans], ids, _owners(line, spans, offsets))
+
+
+def align_words(
+    vocabulary: Vocabulary, words: Sequence[str], spaces: Sequence[bool], mapping: str = "exact"
+) -> Aligned:
+    """Given words, such as those of a treebank, and their tokens.
+
+    A vocabulary of words looks each word up whole; one of white space alone has no token. Characters and subwords are those of
+    the text that words and spaces make; a token that two words share belongs to the one with its last visible character, so that
+    the other may have none.
+
+    Args: spaces: whether a space follows each word; mapping: as in `align`.
+    Raises: ArgumentError: unknown mapping.
+    """
+    if vocabulary.level == "word":
+        owners = [k for k, word in enumerate(words) if word.strip()]
+        return Aligned(list(words), vocabulary.encode_foreign([words[k] for k in owners], mapping), owners)
+    line, spans = "", []
+    for k, (word, space) in enumerate(zip(words, spaces, strict=True), 1):
+        spans.append((len(line), len(line) + len(word)))
+        line += word + " " * (space and k < len(words))
+    ids, offsets = _tokens(vocabulary, line)
+    return Aligned(list(words), ids, _owners(line, spans, offsets))
+
+
+def _owners(line: str, spans: list[tuple[int, int]], offsets: list[tuple[int, int]]) -> list[int]:
+    """The word of each token."""
     owners, word = [], 0
     for start, end in offsets:
         visible = max((k for k in range(start, end) if not line[k].isspace()), default=max(start, end - 1))
         while word + 1 < len(spans) and spans[word][1] <= visible:
             word += 1
         owners.append(word)
-    return Aligned([line[a:b] for a, b in spans], ids, owners)
+    return owners
 
 
 def _tokens(vocabulary: Vocabulary, line: str) -> tuple[list[int], list[tuple[int, int]]]:

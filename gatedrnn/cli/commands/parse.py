@@ -3,15 +3,26 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import option, run_place
-from gatedrnn.cli.text import ALGORITHM_TOLD, GATE_TOLD, LAYER_TOLD, mapping_option, nothing, text_place
+from gatedrnn.cli.arguments import Found, option, run_place
+from gatedrnn.cli.text import (
+    ALGORITHM_TOLD,
+    GATE_TOLD,
+    LAYER_TOLD,
+    check_conllu,
+    conllu_option,
+    conllu_sentences,
+    mapping_option,
+    nothing,
+    text_place,
+)
 from gatedrnn.core.files import write_text
-from gatedrnn.data import read_lines
-from gatedrnn.studies.parsing import GATES
+from gatedrnn.data import ConlluSentence, is_conllu, read_lines
+from gatedrnn.studies.parsing import GATES, Parse
 from gatedrnn.training.run import load_run
 from gatedrnn.trees import ALGORITHMS
 
@@ -29,19 +40,33 @@ class Options(arguments.Options):
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
     mapping: str | None = mapping_option("[the run's]")
     svg: str | None = option(None, "also draw each tree into DIR/00001.svg, …", "DIR")
+    conllu: bool = conllu_option("Distance in MISC and each tree in a comment")
 
 
-def run(options: Options) -> Iterator[dict[str, Any]]:
-    """A record a line; a line without a word has an empty tree: lines in are lines out. Raises: DataError: no line has one."""
-    from gatedrnn.studies.parsing import default_layer, layer_named, parse_lines
+def run(options: Options) -> Found:
+    """A record a line; a line without a word has an empty tree: lines in are lines out. Raises: DataError: no line has one.
 
+    Besides, sentences of CoNLL-U where FILE holds them.
+    """
+    from gatedrnn.studies.parsing import default_layer, layer_named, parse_lines, parse_sentences
+
+    check_conllu(options)
     run = load_run(options.run)
     layer = default_layer(run.model) if options.layer is None else layer_named(options.layer)
     how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm}
     how["mapping"] = options.mapping or run.config.data.mapping
-    found = False
+    if is_conllu(options.file):
+        sentences, again = tee(conllu_sentences(options.file))
+        parses = parse_sentences(run.model, run.vocabulary, (each.words for each in again), **how)
+        return Found(_records(parses, how, options), sentences)
     lines = (line for _, line in read_lines(options.file))
-    for number, parsed in enumerate(parse_lines(run.model, run.vocabulary, lines, **how), 1):
+    return Found(_records(parse_lines(run.model, run.vocabulary, lines, **how), how, options), None)
+
+
+def _records(parses: Iterator[Parse], how: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
+    """Records; trees are drawn."""
+    found = False
+    for number, parsed in enumerate(parses, 1):
         found = found or bool(parsed.words)
         yield parsed.record() | how
         if options.svg and parsed.words:
@@ -50,10 +75,17 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
         raise nothing(options.file)
 
 
-def show(found: Iterator[dict[str, Any]], options: Options) -> None:
-    """Its brackets alone."""
-    for one in found:
-        print(one["tree"])
+def show(found: Found, options: Options) -> None:
+    """Its brackets alone; or CoNLL-U."""
+    number = 0
+    for one in found.record:
+        if not options.conllu:
+            print(one["tree"])
+        elif one["words"]:
+            number += 1
+            sentence = next(found.more) if found.more else ConlluSentence.of(one["words"], number)
+            distances = [{"Distance": f"{far:.6f}"} for far in one["distances"]]
+            print(sentence.with_misc(distances, {"parse": one["tree"]}), end="")
 
 
 def _draw(path: Path, parsed: Any) -> None:

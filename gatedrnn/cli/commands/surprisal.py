@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import tee
 from typing import Any
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import option, run_place
-from gatedrnn.cli.text import mapping_option, nothing, text_place
-from gatedrnn.data import Aligned, read_lines
+from gatedrnn.cli.arguments import Found, option, run_place
+from gatedrnn.cli.text import check_conllu, conllu_option, conllu_sentences, mapping_option, nothing, text_place
+from gatedrnn.data import Aligned, ConlluSentence, align_words, is_conllu, read_lines
 from gatedrnn.training.run import Run, load_run
 
 COLUMNS = ("sentence", "word_index", "word", "token", "surprisal_bits", "distance", "known")
@@ -24,15 +25,26 @@ class Options(arguments.Options):
     tokens: bool = option(False, "a row a token, not summed to words")
     layer: str | None = option(None, "whose distances, from 1, or mean [as in parse]", "N")
     mapping: str | None = mapping_option("[exact]")
+    conllu: bool = conllu_option("Surprisal, Distance and, at unknown words, Unknown=Yes in MISC")
 
 
-def run(options: Options) -> Iterator[dict[str, Any]]:
-    """A record a sentence."""
+def run(options: Options) -> Found:
+    """A record a sentence; besides, sentences of CoNLL-U where FILE holds them."""
+    check_conllu(options, "tokens")
+    run = load_run(options.run)
+    if not is_conllu(options.file):
+        return Found(_records(run, _lines(run, options), options), None)
+    sentences, again = tee(conllu_sentences(options.file))
+    mapping = options.mapping or "exact"
+    lines = (align_words(run.vocabulary, each.words, each.spaces, mapping) for each in again)
+    return Found(_records(run, lines, options), sentences)
+
+
+def _records(run: Run, lines: Iterator[Aligned], options: Options) -> Iterator[dict[str, Any]]:
     from gatedrnn.studies.parsing import layer_named, surprisal_records
 
-    run = load_run(options.run)
     layer = None if options.layer is None else layer_named(options.layer)
-    lines, how = _lines(run, options), {"carried": options.carried, "tokens": options.tokens, "layer": layer}
+    how = {"carried": options.carried, "tokens": options.tokens, "layer": layer}
     read = foreign = 0
     for record in surprisal_records(run.model, run.vocabulary, lines, **how):
         read, foreign = read + len(record["unknown"]) - 1, foreign + sum(record["unknown"])
@@ -42,9 +54,12 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
         print(f"gatedrnn: {foreign} of {read} words are unknown, {told}", file=sys.stderr)
 
 
-def show(found: Iterator[dict[str, Any]], options: Options) -> None:
-    """A row a word, or a token."""
-    for number, record in enumerate(found, 1):
+def show(found: Found, options: Options) -> None:
+    """A row a word, or a token; or CoNLL-U."""
+    if options.conllu:
+        _show_conllu(found.record, found.more)
+        return
+    for number, record in enumerate(found.record, 1):
         if number == 1:
             state = "carried" if options.carried else "reset at each sentence"
             print(f"gatedrnn: state {state}", file=sys.stderr)
@@ -53,6 +68,26 @@ def show(found: Iterator[dict[str, Any]], options: Options) -> None:
         for index, word, tokens, bits, far, unknown in zip(*(record[name] for name in names), strict=True):
             text, shown = " ".join(tokens).replace("\t", "\\t"), "" if far is None else f"{far:.6f}"
             print(number, index, word, text, f"{bits:.6f}", shown, int(not unknown), sep="\t")
+
+
+def _show_conllu(records: Iterator[dict[str, Any]], sentences: Iterator[ConlluSentence] | None) -> None:
+    """The surprisal of the end of a sentence, which is no word, stands in a comment."""
+    for number, record in enumerate(records, 1):
+        words = record["words"][:-1]
+        sentence = next(sentences) if sentences else ConlluSentence.of(words, number)
+        if not words:
+            continue
+        names = ("surprisal_bits", "distances", "unknown")
+        attributes = [
+            {
+                "Surprisal": f"{bits:.6f}",
+                "Distance": None if far is None else f"{far:.6f}",
+                "Unknown": "Yes" if unknown else None,
+            }
+            for bits, far, unknown in zip(*(record[name][:-1] for name in names), strict=True)
+        ]
+        comments = {"eos_surprisal": f"{record['surprisal_bits'][-1]:.6f}"}
+        print(sentence.with_misc(attributes, comments), end="")
 
 
 def _lines(run: Run, options: Options) -> Iterator[Aligned]:
