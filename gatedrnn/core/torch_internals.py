@@ -213,3 +213,10 @@ def start_light(*operators: Any) -> None:
 
 LIBRARY: str = _private("torch._C:__file__", str(Path(torch.__file__).parent / "lib" / "libtorch_python.so"))
 """The file that links to all that PyTorch computes with."""
+
+
+# A loop that graphs hold as one operator.
+
+scan: Any = _private("torch._higher_order_ops.scan:scan_op", None)
+"""`scan(body, states, inputs, weights)` → [*states, *outputs]; `body(*states, *inputs[t], *weights)` → [*states, *outputs[t]].
+Publicly: nothing; what needs it says so."""

@@ -11,13 +11,14 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from gatedrnn.core.config import from_dict, to_dict
-from gatedrnn.core.errors import DataError, GatedRNNError
+from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.core.files import write_folder, write_text
 from gatedrnn.hf.card import card
 from gatedrnn.hf.configuration import GatedRNNConfig
 from gatedrnn.hf.modeling import GatedRNNForCausalLM
 from gatedrnn.hf.tokenization import tokenizer_of, vocabulary_of
 from gatedrnn.models.saving import save_config, save_weights
+from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training.config import RunConfig
 from gatedrnn.training.run import Run, accept_run, write_metrics
 
@@ -37,7 +38,11 @@ def export_run(run: Run, folder: Path) -> None:
     `trust_remote_code`. Paths of this machine are left out.
 
     Raises: DataError: the folder is not empty or cannot be written, or `<pad>` is a word of the vocabulary.
+        ArgumentError: a run of another task.
     """
+    if run.config.task != LanguageModelling.name:
+        advice = "Export it by --to onnx"
+        raise ArgumentError("--to hf", f"takes a run of {LanguageModelling.name}", f"one of {run.config.task}", advice)
     model = wrapped(run)
     model.config.auto_map = {
         "AutoConfig": f"{_SHIM_NAME}.GatedRNNConfig",

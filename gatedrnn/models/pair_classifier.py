@@ -51,7 +51,11 @@ class PairClassifier(PretrainedModel):
         steps = max(len(left_TB), len(right_TB))
         both = torch.cat([F.pad(side, (0, 0, 0, steps - len(side)), value=1) for side in (left_TB, right_TB)], 1)
         one, two = self.encode(both, torch.cat([left_B, right_B])).chunk(2)  # one call of each layer for both sides
-        return self.head(torch.cat([one, two, one * two, (one - two).abs()], -1))
+        return self.compare(one, two)
+
+    def compare(self, one_BH: Tensor, two_BH: Tensor) -> Tensor:
+        """Scores [B, C] of what stands for each side."""
+        return self.head(torch.cat([one_BH, two_BH, one_BH * two_BH, (one_BH - two_BH).abs()], -1))
 
     def encode(self, tokens_TB: Tensor, lengths_B: Tensor) -> Tensor:
         """What stands for each sentence [B, H]: the last layer's final h, of both directions."""

@@ -152,7 +152,7 @@ class TranslationModel(PretrainedModel):
     def encode(self, source_TB: Tensor, source_B: Tensor, return_gates: bool = False) -> Source:
         """What the decoder starts with: the encoder's output, and h as its mean through a layer; other states are 0."""
         memory_SBM, _, traces = self.encoder(source_TB, source_B, return_gates)
-        beyond_BS = torch.arange(len(source_TB), device=source_TB.device) >= source_B[:, None].to(source_TB.device)
+        beyond_BS = torch.arange(source_TB.shape[0], device=source_TB.device) >= source_B[:, None].to(source_TB.device)
         mean_BM = memory_SBM.sum(0) / source_B[:, None].to(memory_SBM)
         states = []
         for bridge, layer in zip(self.bridges, self.layers, strict=True):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gatedrnn.cells import Trace
+from gatedrnn.cells import Params, State, Trace
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
@@ -45,27 +45,14 @@ def run(request: Request) -> Result:
     noise_TBR = request.drawn_noise()
     if noise_TBR is not None:
         x_gates_TBR = x_gates_TBR + noise_TBR
-    rows = spec.recurrent_rows
-    U = params.weight_hh[:rows]
-    b = None if params.bias_hh is None else params.bias_hh[:rows]
+    recurrent = recurrent_rows(request, params)
     steps = range(len(x_gates_TBR))
     x_gates = x_gates_TBR.unbind(0)
     outputs: list[Tensor] = []
     traces: list[Trace] = []
     for t in reversed(steps) if request.reverse else steps:
-        h_gates = F.linear(state[0], U, b)
-        new, trace = request.cell.step(spec, params, x_gates[t], h_gates, state)
-        if params.weight_hr is not None:
-            new = F.linear(new[0], params.weight_hr), *new[1:]
-        new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
-        output = new[0]
-        trace = spec.complete(trace, request.wants) if request.return_gates else {}
-        if request.lengths_B is not None:
-            alive = (t < request.lengths_B)[:, None]
-            new = tuple(torch.where(alive, after, before) for after, before in zip(new, state, strict=True))
-            output = output.masked_fill(~alive, 0)
-            trace = {name: gate.masked_fill(~alive, 0) for name, gate in trace.items()}
-        state = new
+        alive = None if request.lengths_B is None else (t < request.lengths_B)[:, None]
+        state, output, trace = one_step(request, params, recurrent, x_gates[t], state, alive)
         outputs.append(output)
         if request.return_gates:
             traces.append(trace)
@@ -74,3 +61,40 @@ def run(request: Request) -> Result:
         traces.reverse()
     gates = {name: torch.stack([trace[name] for trace in traces]) for name in traces[0]} if traces else None
     return Result(torch.stack(outputs), state, gates)
+
+
+def recurrent_rows(request: Request, params: Params) -> tuple[Tensor, Tensor | None]:
+    """U and its bias, of the rows that are multiplied with h' before the step."""
+    rows = request.spec.recurrent_rows
+    return params.weight_hh[:rows], None if params.bias_hh is None else params.bias_hh[:rows]
+
+
+def one_step(
+    request: Request,
+    params: Params,
+    recurrent: tuple[Tensor, Tensor | None],
+    x_gates: Tensor,
+    state: State,
+    alive: Tensor | None,
+) -> tuple[State, Tensor, Trace]:
+    """State, output and trace of one step of all rows.
+
+    Args:
+        params: the request's, with its scale folded in.
+        recurrent: as `recurrent_rows` gives it.
+        x_gates: W x + b [B, R].
+        alive: [B, 1], whether the step counts in a row; None for all.
+    """
+    spec = request.spec
+    h_gates = F.linear(state[0], *recurrent)
+    new, trace = request.cell.step(spec, params, x_gates, h_gates, state)
+    if params.weight_hr is not None:
+        new = F.linear(new[0], params.weight_hr), *new[1:]
+    new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
+    output = new[0]
+    trace = spec.complete(trace, request.wants) if request.return_gates else {}
+    if alive is not None:
+        new = tuple(torch.where(alive, after, before) for after, before in zip(new, state, strict=True))
+        output = output.masked_fill(~alive, 0)
+        trace = {name: gate.masked_fill(~alive, 0) for name, gate in trace.items()}
+    return new, output, trace

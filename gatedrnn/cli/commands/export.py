@@ -10,7 +10,7 @@ from gatedrnn.cli.arguments import required, run_place
 from gatedrnn.core.checks import one_of
 from gatedrnn.training.run import load_run
 
-_FORMS = {"hf": "gatedrnn.hf"}
+_FORMS = {"hf": "gatedrnn.hf", "onnx": "gatedrnn.export"}
 """What each is written by: a module with `export_run(run, folder)`, imported when it is asked for."""
 
 
@@ -19,7 +19,9 @@ class Options(arguments.Options):
     """Which run, in which form, to where."""
 
     run: str = run_place()
-    to: str = required("hf: a folder that Hugging Face transformers loads", "hf")
+    to: str = required(
+        "hf: a folder that Hugging Face transformers loads; onnx: graphs of a step and of a sequence", "FORM"
+    )
     out: str = required("folder to write, new or empty", "DIR")
 
 
@@ -27,7 +29,7 @@ def run(options: Options) -> dict[str, Any]:
     """The folder and its files. Raises: ArgumentError: a library is missing. DataError: the folder cannot be written."""
     form = importlib.import_module(_FORMS[one_of("--to", options.to, _FORMS)])
     out = Path(options.out)
-    form.export_run(load_run(options.run), out)
+    form.export_run(load_run(options.run, None), out)
     sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
     return {"run": options.run, "to": options.to, "out": options.out, "bytes": sizes}
 

@@ -1,0 +1,80 @@
+"""A graph beside the module it was made of: checked by onnx, run by onnxruntime.
+
+Dimensions: T time, B batch, S source.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gatedrnn.core.errors import GatedRNNError
+from gatedrnn.export.graphs import Graph, Input
+
+TOLERANCE = 1e-5
+"""Largest error of a float32 graph: absolute up to 1, relative above."""
+TOLERANCE_INT8 = 0.1
+"""Largest error of an int8 graph: root mean square of the error over that of the values, by output."""
+_SIZES = ({"T": 1, "B": 1, "S": 2}, {"T": 7, "B": 5, "S": 4}, {"T": 200, "B": 1, "S": 9})
+_QUIET = 3  # onnxruntime's level of errors
+
+
+def values(inputs: tuple[Input, ...], sizes: dict[str, int], seed: int) -> list[Tensor]:
+    """Random values of each input; the first row has the full length."""
+    generator = torch.Generator().manual_seed(seed)
+    names = {size for each in inputs for size in each.sizes}
+    found = []
+    for each in inputs:
+        shape = [sizes[size] if isinstance(size, str) else size for size in each.sizes]
+        if each.kind == "real":
+            found.append(torch.rand(shape, generator=generator))  # not negative: some cells' states never are
+        elif each.kind == "ids":
+            found.append(torch.randint(each.below, shape, generator=generator))
+        elif each.kind == "flags":
+            found.append(torch.arange(shape[1]).expand(shape) >= max(1, shape[1] - 1))
+        else:
+            longest = sizes["S" if each.name.startswith("right") or "T" not in names else "T"]
+            lengths = torch.randint(1, longest + 1, shape, generator=generator)
+            lengths[0] = longest
+            found.append(lengths)
+    return found
+
+
+def check(graph: Graph, model: Any, int8: bool) -> None:
+    """Raises: GatedRNNError: the file is not valid, or computes something else than the module."""
+    import onnxruntime
+    from onnx import checker
+
+    owner, advice = f"export.onnx {graph.name}", "Report this: it is a bug"
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _QUIET
+    try:
+        if not int8:  # onnx does not know the operators of onnxruntime
+            checker.check_model(model, full_check=True)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    except Exception as error:  # each library has its own
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise GatedRNNError(owner, "must be a valid graph", reason, advice) from error
+    if int8:
+        advice = "Export it without int8"
+    for seed, sizes in enumerate(_SIZES):
+        given = values(graph.inputs, sizes, seed)
+        with torch.no_grad():
+            expected = graph.truth(*given)
+        feeds = {each.name: value.numpy() for each, value in zip(graph.inputs, given, strict=True)}
+        found = dict(zip((output.name for output in session.get_outputs()), session.run(None, feeds), strict=True))
+        for name, value in expected.items():
+            away = _error(value, torch.from_numpy(found[name]), int8)
+            if not away <= (TOLERANCE_INT8 if int8 else TOLERANCE):
+                got = f"{name} off by {away:.1g} at T = {sizes['T']}, B = {sizes['B']}"
+                raise GatedRNNError(owner, "must compute what the module does", got, advice)
+
+
+def _error(expected: Tensor, found: Tensor, int8: bool) -> float:
+    """As the tolerances measure it; infinite for another shape."""
+    if expected.shape != found.shape:
+        return float("inf")
+    true, away = expected.double(), (expected.double() - found.double()).abs()
+    if int8:
+        return float(away.square().mean().sqrt() / true.square().mean().sqrt().clamp_min(1e-3))
+    return float((away / true.abs().clamp_min(1)).max())

@@ -1,0 +1,142 @@
+"""ONNX files by PyTorch's exporter, checked beside the module before they are kept.
+
+Dimensions: T time, B batch, S source.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.files import write_folder
+from gatedrnn.core.torch_internals import scan
+from gatedrnn.export.checking import check, values
+from gatedrnn.export.graphs import Graph, graphs_of
+from gatedrnn.export.small import OPERATORS, quantised
+from gatedrnn.export.standard import TRANSLATIONS
+from gatedrnn.tasks import TASKS
+from gatedrnn.training.run import Run
+
+OPSET = 20
+LARGEST_BYTES = 2**31 - 1
+"""Of a file of ONNX, by its format."""
+_EVERY_SIZE = 2**40  # elements: constants of any size are computed once, in the export
+
+
+def onnx(module: nn.Module, folder: Path | str, *, int8: bool = False, beside: Sequence[Path] = ()) -> dict[str, Path]:
+    """Write a layer's or a model's graphs into a folder, whole or not at all.
+
+    Args:
+        module: a layer, `LanguageModel`, `TranslationModel` or `PairClassifier` with float32 weights; it is not changed. Its
+            evaluation mode is exported, and weights compressed by gatedrnn as dense ones.
+        folder: new or empty.
+        int8: store weights as int8: about a quarter of the bytes, with a small error.
+        beside: files to copy into the folder, those that exist.
+
+    Returns: the file of each graph: `sequence` and `step`; `encoder` and `step` of a translation model; `sequence` alone of a
+        pair classifier and of a bidirectional layer.
+    Raises: ArgumentError: the module cannot be exported, or a library is missing. DataError: the folder cannot be written.
+        GatedRNNError: a graph differs from the module, by more than 1e-5 or, with int8, by more than 10 % in root mean square.
+    """
+    _require()
+    folder = Path(folder)
+    graphs = graphs_of(module, OPERATORS if int8 else ("LSTM", "GRU", "RNN"))
+
+    def fill(place: Path) -> None:
+        for graph in graphs:
+            model = _exported(graph, int8)
+            (place / f"{graph.name}.onnx").write_bytes(model.SerializeToString())
+        for path in beside:
+            if path.is_file():
+                (place / path.name).write_bytes(path.read_bytes())
+
+    write_folder(folder, fill)
+    return {graph.name: folder / f"{graph.name}.onnx" for graph in graphs}
+
+
+def export_run(run: Run, folder: Path, int8: bool = False) -> None:
+    """As `onnx`, of a run of any task, with its vocabularies beside the graphs."""
+    onnx(run.model, folder, int8=int8, beside=[run.folder / name for name in TASKS[run.config.task].files])
+
+
+def _exported(graph: Graph, int8: bool) -> Any:
+    """A graph as an ONNX model that agrees with its module. Raises: ArgumentError, GatedRNNError: as `onnx`."""
+    with torch.no_grad(), _quiet():
+        model = _translated(graph, _traced(graph))
+        size = model.ByteSize()
+        if size > LARGEST_BYTES:
+            got, advice = f"{size:,} bytes in {graph.name}.onnx", "Export a smaller model"
+            raise ArgumentError("export.onnx", "writes files of at most 2 GB", got, advice)
+        _strip(model.graph)
+        check(graph, model, False)
+        if int8:
+            model = quantised(model)
+            check(graph, model, True)
+    return model
+
+
+def _traced(graph: Graph) -> torch.export.ExportedProgram:
+    """Raises: ArgumentError: PyTorch cannot trace it, for example a cell of the user's that branches on values."""
+    free = {name: torch.export.Dim(name, min=1) for name in ("T", "B", "S")}
+    given = tuple(values(graph.inputs, {"T": 5, "B": 3, "S": 4}, 0))
+    shapes = tuple({k: free[size] for k, size in enumerate(each.sizes) if size in free} for each in graph.inputs)
+    try:
+        return torch.export.export(graph.module, given, dynamic_shapes=(shapes,), strict=False)
+    except Exception as error:  # PyTorch raises many
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        rule, advice = "needs modules that torch.export can trace", "Write step() without branches on values"
+        raise ArgumentError(f"export.onnx {graph.name}", rule, reason, advice) from error
+
+
+def _translated(graph: Graph, program: torch.export.ExportedProgram) -> Any:
+    """The program as an ONNX model, its constants computed."""
+    from onnx_ir import to_proto
+    from onnxscript.optimizer import optimize
+
+    given = values(graph.inputs, {"T": 2, "B": 2, "S": 2}, 0)
+    found: Any = torch.onnx.export(
+        program, dynamo=True, opset_version=OPSET, verbose=False, optimize=False, input_names=[i.name for i in graph.inputs],
+        output_names=list(graph.truth(*given)), custom_translation_table=TRANSLATIONS,
+    )  # fmt: skip
+    return to_proto(optimize(found.model, input_size_limit=_EVERY_SIZE, output_size_limit=_EVERY_SIZE))
+
+
+def _strip(graph: Any) -> None:
+    """Leave out where in our files each node comes from."""
+    for part in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _strip(attribute.g)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _require() -> None:
+    """Raises: ArgumentError: a library is missing, or PyTorch has no scan."""
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        advice = "Install them: pip install 'gatedrnn[onnx]'"
+        raise ArgumentError("export.onnx", "needs onnx, onnxscript and onnxruntime", f"no {missing[0]}", advice)
+    if scan is None:
+        raise ArgumentError("export.onnx", "needs a PyTorch with scan", torch.__version__, "Install PyTorch 2.13")
