@@ -1,0 +1,112 @@
+"""Weights of a graph in fewer bytes, as long as it still reads sentences as the model does.
+
+Dimensions: T time, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gatedrnn.data import EOS
+from gatedrnn.models import surprisals
+from gatedrnn.studies.parsing import default_layer, has_distances, read_sentences
+from gatedrnn.training.run import Run
+from gatedrnn.trees import Span, distances_to_spans
+
+_LARGE = 256
+"""Tensors of fewer numbers stay in float32."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What a model makes of sentences. Args: bits: of each token and of the end; trees: spans, where `gatedrnn parse` has any."""
+
+    bits: list[list[float]]
+    trees: list[set[Span]]
+
+
+def readings_of(run: Run, sentences: Sequence[list[int]]) -> Readings:
+    """By the model itself, as `gatedrnn surprisal` and `gatedrnn parse` give them."""
+    eos = run.vocabulary.ids[EOS]
+    bits = list(surprisals(run.model, sentences, eos))
+    if not _has_trees(run):
+        return Readings(bits, [])
+    layer = default_layer(run.model)
+    read = read_sentences(run.model, sentences, eos, [layer])
+    return Readings(bits, [distances_to_spans(each.distances[layer], "unbiased") for each in read])
+
+
+def _has_trees(run: Run) -> bool:
+    return has_distances(run.model) and run.vocabulary.level == "word"
+
+
+def readings_by_graph(run: Run, graph: bytes, sentences: Sequence[list[int]]) -> Readings:
+    """The same by a graph `sequence`, in onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    states = {
+        each.name: np.zeros((1, each.shape[1]), np.float32)
+        for each in session.get_inputs()
+        if each.name not in ("tokens", "lengths")
+    }
+    eos, traced = run.vocabulary.ids[EOS], _has_trees(run)
+    names = ["logits", *([f"master_forget_{default_layer(run.model)}"] if traced else [])]
+    bits, trees = [], []
+    for ids in sentences:
+        tokens = np.array([eos, *ids], np.int64)[:, None]
+        found: Any = session.run(names, {"tokens": tokens, "lengths": np.array([len(tokens)]), **states})
+        bits.append(_bits(found[0][:, 0].astype(np.float64), [*ids, eos]))
+        if traced:
+            distances = 1 - found[1][1:, 0].astype(np.float64).mean(-1)
+            trees.append(distances_to_spans(distances.tolist(), "unbiased"))
+    return Readings(bits, trees)
+
+
+def _bits(logits_TV: np.ndarray, targets: list[int]) -> list[float]:
+    most_T = logits_TV.max(1)
+    sums_T = np.log(np.exp(logits_TV - most_T[:, None]).sum(1)) + most_T
+    return ((sums_T - logits_TV[np.arange(len(targets)), targets]) / math.log(2)).tolist()
+
+
+def alike(one: Readings, other: Readings) -> bool:
+    """Whether the trees are the same and no surprisal differs by more than half a unit of its third digit (0.0005 bits below 1)."""
+    pairs = [pair for a, b in zip(one.bits, other.bits, strict=True) for pair in zip(a, b, strict=True)]
+    return one.trees == other.trees and all(abs(a - b) <= _half_unit(a) for a, b in pairs)
+
+
+def _half_unit(value: float) -> float:
+    return 0.5 * 10 ** (math.floor(math.log10(max(abs(value), 1.0))) - 2) if value >= 1 else 5e-4
+
+
+def smallest(run: Run, forms: dict[str, Callable[[], bytes]], sentences: Sequence[list[int]]) -> tuple[str, bytes]:
+    """The first of the forms of a graph, by name, that reads the sentences as the run's model does; else the last one."""
+    expected, name, graph = readings_of(run, sentences), "", b""
+    for name, make in forms.items():
+        graph = make()
+        if alike(expected, readings_by_graph(run, graph, sentences)):
+            break
+    return name, graph
+
+
+def in_float16(graph: bytes) -> bytes:
+    """A graph whose weights are stored as float16 and computed with as float32; what float16 cannot hold stays as it is."""
+    import onnx
+
+    model = onnx.load_from_string(graph)
+    casts = []
+    for tensor in model.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if tensor.data_type != onnx.TensorProto.FLOAT or values.size < _LARGE or np.abs(values).max() > 6e4:
+            continue
+        name = tensor.name
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values.astype(np.float16), f"{name}.float16"))
+        casts.append(onnx.helper.make_node("Cast", [f"{name}.float16"], [name], to=onnx.TensorProto.FLOAT))
+    for node in reversed(casts):
+        model.graph.node.insert(0, node)
+    return model.SerializeToString()

@@ -1,0 +1,182 @@
+// Text as Python's gatedrnn reads it: lines to tokens, tokens to ids, tokens to the words that hold them.
+
+export const UNK = 0;
+export const EOS = 1;
+
+// What Python's str.isspace() holds for, and what str.isdigit() holds for beyond decimal digits.
+const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const DIGIT = new RegExp(
+  "[\\p{Nd}\\xb2\\xb3\\xb9\\u1369-\\u1371\\u19da\\u2070\\u2074-\\u2079\\u2080-\\u2089\\u2460-\\u2468\\u2474-\\u247c" +
+    "\\u2488-\\u2490\\u24ea\\u24f5-\\u24fd\\u24ff\\u2776-\\u277e\\u2780-\\u2788\\u278a-\\u2792" +
+    "\\u{10a40}-\\u{10a43}\\u{10e60}-\\u{10e68}\\u{11052}-\\u{1105a}\\u{1f100}-\\u{1f10a}]",
+  "u",
+);
+const WORD = new RegExp(`[^${SPACE}]+`, "gu");
+const BLANK = new RegExp(`^[${SPACE}]*$`, "u");
+
+export const isBlank = (line) => BLANK.test(line);
+
+/** Words between white space. */
+export const split = (line) => line.match(WORD) ?? [];
+
+/**
+ * Words and tokens of a line.
+ * Returns { words, tokens, ids, owners }: owners[k] is the word, from 0, that token k belongs to.
+ */
+export function align(vocabulary, line, mapping = "exact") {
+  if (vocabulary.level === "word") {
+    const words = split(line);
+    const ids = words.map((word) => lookUp(vocabulary, word, mapping));
+    return { words, tokens: ids.map((id) => vocabulary.words[id]), ids, owners: words.map((_, k) => k) };
+  }
+  const characters = Array.from(line);
+  const pieces = vocabulary.level === "char" ? charactersOf(characters) : vocabulary.subwords.pieces(line);
+  const ids = pieces.map(({ token }) => vocabulary.ids.get(token) ?? UNK);
+  return { ...owned(characters, pieces), tokens: ids.map((id) => vocabulary.words[id]), ids };
+}
+
+/** The id of a word: as written, then in lower case, then, if it holds a digit, as N. */
+export function lookUp(vocabulary, word, mapping) {
+  const found = vocabulary.ids.get(word);
+  if (found !== undefined || mapping === "exact") return found ?? UNK;
+  const lower = vocabulary.ids.get(word.toLowerCase());
+  if (lower !== undefined || mapping === "lower") return lower ?? UNK;
+  return (DIGIT.test(word) ? vocabulary.ids.get("N") : undefined) ?? UNK;
+}
+
+/** Readable text of ids, a new line at each <eos>. */
+export function textOf(vocabulary, ids) {
+  const lines = [[]];
+  for (const id of ids) id === EOS ? lines.push([]) : lines.at(-1).push(vocabulary.words[id]);
+  return lines.map((line) => join(vocabulary, line)).join("\n");
+}
+
+function join(vocabulary, tokens) {
+  if (vocabulary.level === "subword") return vocabulary.subwords.join(tokens);
+  return tokens.join(vocabulary.level === "word" ? " " : "");
+}
+
+const charactersOf = (characters) => characters.map((token, k) => ({ token, start: k, end: k + 1 }));
+
+/** A token belongs to the word that holds its last visible character; white space alone to the word after it. */
+function owned(characters, pieces) {
+  const blank = characters.map(isBlank);
+  const words = [];
+  characters.forEach((_, k) => {
+    if (blank[k]) return;
+    if (k === 0 || blank[k - 1]) words.push([k, k]);
+    words.at(-1)[1] = k + 1;
+  });
+  let word = 0;
+  const owners = pieces.map(({ start, end }) => {
+    let visible = Math.max(start, end - 1);
+    for (let k = end - 1; k >= start; k--) {
+      if (blank[k]) continue;
+      visible = k;
+      break;
+    }
+    while (word + 1 < words.length && words[word][1] <= visible) word++;
+    return word;
+  });
+  return { words: words.map(([a, b]) => characters.slice(a, b).join("")), owners };
+}
+
+/** A vocabulary of the files that a run holds. */
+export function vocabularyOf(saved, tokenizer) {
+  const ids = new Map(saved.words.map((word, id) => [word, id]));
+  return { level: saved.level, words: saved.words, ids, subwords: tokenizer ? new Subwords(tokenizer) : null };
+}
+
+// Unicode's White_Space, which the regular expressions of tokenizers call \s.
+const WHITE = "\\t-\\r\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const GPT2 = new RegExp(
+  `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^${WHITE}\\p{L}\\p{N}]+|[${WHITE}]+(?![^${WHITE}])|[${WHITE}]+`,
+  "gu",
+);
+
+/** Byte-level BPE of a tokenizer.json: GPT-2's, and what gatedrnn learns. */
+export class Subwords {
+  constructor(tokenizer) {
+    const { merges } = tokenizer.model;
+    this.ranks = new Map(merges.map((pair, rank) => [Array.isArray(pair) ? pair.join(" ") : pair, rank]));
+    const escaped = tokenizer.added_tokens
+      .map(({ content }) => content)
+      .sort((a, b) => b.length - a.length)
+      .map((content) => content.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+    this.added = escaped.length ? new RegExp(`(${escaped.join("|")})`, "u") : null;
+    this.letters = lettersOfBytes();
+    this.bytes = new Map(this.letters.map((letter, byte) => [letter, byte]));
+    this.known = new Map();
+  }
+
+  /** Tokens of a line with the characters [start, end) that each stands for. */
+  pieces(line) {
+    const found = [];
+    let at = 0;
+    (this.added ? line.split(this.added) : [line]).forEach((part, k) => {
+      if (k % 2) {
+        found.push({ token: part, start: at, end: at + Array.from(part).length });
+        at = found.at(-1).end;
+        return;
+      }
+      for (const piece of part.match(GPT2) ?? []) {
+        found.push(...this.cut(piece).map(([token, a, b]) => ({ token, start: at + a, end: at + b })));
+        at += Array.from(piece).length;
+      }
+    });
+    return found;
+  }
+
+  /** [token, start, end] of a piece, characters counted from its beginning. */
+  cut(piece) {
+    if (!this.known.has(piece)) {
+      const letters = [];
+      const owners = [];
+      Array.from(piece).forEach((character, k) => {
+        for (const byte of new TextEncoder().encode(character)) {
+          letters.push(this.letters[byte]);
+          owners.push(k);
+        }
+      });
+      let at = 0;
+      const cut = merged(letters, this.ranks).map((token) => {
+        const size = Array.from(token).length;
+        at += size;
+        return [token, owners[at - size], owners[at - 1] + 1];
+      });
+      this.known.set(piece, cut);
+    }
+    return this.known.get(piece);
+  }
+
+  /** The text that tokens make. */
+  join(tokens) {
+    const bytes = tokens.flatMap((token) => {
+      const letters = Array.from(token);
+      if (letters.every((letter) => this.bytes.has(letter))) return letters.map((letter) => this.bytes.get(letter));
+      return [...new TextEncoder().encode(token)];
+    });
+    return new TextDecoder().decode(new Uint8Array(bytes));
+  }
+}
+
+/** Letters joined by the merge of the lowest rank, again and again. */
+function merged(letters, ranks) {
+  const parts = [...letters];
+  for (;;) {
+    let [best, at] = [Infinity, -1];
+    for (let k = 0; k + 1 < parts.length; k++) {
+      const rank = ranks.get(`${parts[k]} ${parts[k + 1]}`) ?? Infinity;
+      if (rank < best) [best, at] = [rank, k];
+    }
+    if (at < 0) return parts;
+    parts.splice(at, 2, parts[at] + parts[at + 1]);
+  }
+}
+
+/** GPT-2's visible letter of every byte. */
+function lettersOfBytes() {
+  let next = 256;
+  const visible = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
+  return Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(visible(byte) ? byte : next++));
+}

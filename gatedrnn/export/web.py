@@ -1,0 +1,184 @@
+"""A run as a page without a server: one static folder with the graph, onnxruntime-web and a page written by hand."""
+
+import json
+import tempfile
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gatedrnn import __version__
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.files import write_folder, write_json
+from gatedrnn.data import EOS, UNK
+from gatedrnn.data.subwords import Subwords
+from gatedrnn.export.agreement import in_float16, smallest
+from gatedrnn.export.runtime import runtime_files
+from gatedrnn.export.writing import onnx
+from gatedrnn.models import generate
+from gatedrnn.studies.parsing import default_layer, has_distances
+from gatedrnn.tasks import LanguageModelling
+from gatedrnn.training.run import METRICS_FILE, Run, read_metrics
+
+PAGE = ("index.html", "style.css", "start.js", "page.js", "model.js", "reading.js", "writing.js", "drawing.js", "tree.js",
+        "text.js", "numbers.js")  # fmt: skip
+"""The page's own files, in gatedrnn/export/page."""
+
+_EXAMPLES, _SAMPLES = 4, 16
+_SENTENCES = (
+    "the old man who sat near the window said nothing",
+    "the company said it would sell its shares next year",
+    "a man in a blue shirt is riding a bike down the street",
+    "people who live in large cities often want to move away",
+    "the children were playing in the park when it began to rain",
+    "she told him that the house had been sold",
+)
+_HINTS = {
+    "word": "Words stand between spaces, punctuation marks too: write “the cat sleeps .”",
+    "char": "Read character by character, spaces too.",
+    "subword": "Read in subwords, as it is written.",
+}
+
+
+def export_run(run: Run, folder: Path, *, int8: bool = False, runtime: Path | None = None, fetch: bool = True) -> None:
+    """Write a run of language modelling as a folder that any static file server shows, whole or not at all.
+
+    Weights are stored as float16, or as float32 where some sentences that are read here would not have the model's trees or, to
+    three digits, its surprisals.
+
+    Args:
+        int8: weights as int8: half the bytes again, with surprisals that differ in the third digit.
+        runtime, fetch: as in `runtime_files`.
+
+    Raises: ArgumentError: a run of another task, subwords that the page cannot cut, or a library or the runtime is missing.
+        DataError: the folder cannot be written, or the runtime not be fetched.
+    """
+    if run.config.task != LanguageModelling.name:
+        rule, advice = f"takes a run of {LanguageModelling.name}", "Export it by --to onnx"
+        raise ArgumentError("--to web", rule, f"one of {run.config.task}", advice)
+    if isinstance(run.vocabulary.splitter, Subwords):
+        _check_subwords(json.loads(run.vocabulary.splitter.settings))
+    binaries = runtime_files(runtime, fetch=fetch)
+    sampled = _sampled(run)
+    examples = _examples(run, sampled)
+    ids = [run.vocabulary.encode(run.vocabulary.tokens(example)) for example in examples] + sampled
+    weights, graph = _graph(run, int8, [each for each in ids if each])
+    loaded = sum(map(len, binaries.values())) + len(graph)
+    about = _about(run) | {
+        "examples": examples,
+        "weights": weights,
+        "graph_bytes": len(graph),
+        "download_bytes": loaded,
+    }
+
+    def fill(place: Path) -> None:
+        for name in PAGE:
+            (place / name).write_bytes((files("gatedrnn.export") / "page" / name).read_bytes())
+        (place / "runtime").mkdir()
+        for name, data in binaries.items():  # .js: servers know its type everywhere
+            (place / "runtime" / name.replace(".mjs", ".js")).write_bytes(data)
+        licence = files("gatedrnn.export") / "page" / "runtime-license.txt"
+        (place / "runtime" / "LICENSE.txt").write_bytes(licence.read_bytes())
+        (place / "model.onnx").write_bytes(graph)
+        write_json(place / "page.json", about)
+        run.vocabulary.save(place / "vocabulary.json")
+
+    write_folder(folder, fill)
+
+
+def _graph(run: Run, int8: bool, sentences: list[list[int]]) -> tuple[str, bytes]:
+    """How its weights are stored, and the graph."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph = onnx(run.model, Path(folder) / "graph", int8=int8)["sequence"].read_bytes()
+    if int8:
+        return "int8", graph
+    return smallest(run, {"float16": lambda: in_float16(graph), "float32": lambda: graph}, sentences)
+
+
+def _about(run: Run) -> dict[str, Any]:
+    """What the page says and needs to know of a run."""
+    layers, model, data = list(run.model.layers), run.config.model, run.config.data
+    states = [(f"{name}_{k}", layer.hidden_size) for k, layer in enumerate(layers, 1) for name in layer.spec.states]
+    perplexity, told = _perplexity(run)
+    return {
+        "name": _name(run.folder.resolve()),
+        "cell": model.cell,
+        "layers": [layer.hidden_size for layer in layers],
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "tokens": len(run.vocabulary),
+        "level": run.vocabulary.level,
+        "hint": _HINTS[run.vocabulary.level],
+        "mapping": data.mapping,
+        "perplexity": perplexity,
+        "perplexity_of": told,
+        "masters": has_distances(run.model),
+        "default_layer": default_layer(run.model),
+        "states": states,
+        "outputs": [f"{layer.spec.states[0]}_{k}" for k, layer in enumerate(layers, 1)],
+        "version": __version__,
+    }
+
+
+def _name(folder: Path) -> str:
+    """A run's name: that of its folder, or of the one above where it is called `run`."""
+    return folder.parent.name if folder.name == "run" and folder.parent.name else folder.name
+
+
+def _perplexity(run: Run) -> tuple[float | None, str]:
+    """The best epoch's, on the validation text, if the run's log has one."""
+    records = read_metrics(run.folder) if (run.folder / METRICS_FILE).is_file() else []
+    scored = [record for record in records if record.get("valid_perplexity") is not None]
+    if not scored:
+        return None, ""
+    best = min(scored, key=lambda record: record["valid_perplexity"])
+    return best["valid_perplexity"], "validation text"
+
+
+def _sampled(run: Run) -> list[list[int]]:
+    """Sentences by the model itself, without an unknown token: what its vocabulary can say."""
+    eos, unknown = run.vocabulary.ids[EOS], run.vocabulary.ids[UNK]
+    generator = torch.Generator().manual_seed(1)
+    longest = 12 if run.vocabulary.level == "word" else 60
+    found: list[list[int]] = [[]]
+    for token in islice(generate(run.model, [eos], temperature=0.7, generator=generator), _SAMPLES * longest):
+        if token == eos or len(found[-1]) == longest:
+            found.append([])
+        elif token != unknown:
+            found[-1].append(token)
+    return [ids for ids in found[:-1] if ids] or [[eos]]
+
+
+def _examples(run: Run, sampled: list[list[int]]) -> list[str]:
+    """Sentences to begin with: some of English if the run knows all their tokens, and what the model itself writes."""
+    vocabulary = run.vocabulary
+    stop = " ." if vocabulary.level == "word" and "." in vocabulary.ids else ""
+    english = [sentence + stop for sentence in _SENTENCES]
+    known = [each for each in english if vocabulary.ids[UNK] not in vocabulary.encode(vocabulary.tokens(each))]
+    own = (" ".join(vocabulary.text(vocabulary.decode(ids)).split()) for ids in sampled)
+    fit = [text for text in own if 5 <= len(text.split()) <= 12]
+    return list(dict.fromkeys([*known, *fit]))[:_EXAMPLES]
+
+
+def _check_subwords(settings: dict[str, Any]) -> None:
+    """Raises: ArgumentError: the page cannot cut text as this tokenizer does."""
+    before, model = settings["pre_tokenizer"] or {}, settings["model"]
+    reasons = {
+        "another model than BPE": model["type"] != "BPE",
+        "no byte-level letters": before.get("type") != "ByteLevel" or not before.get("use_regex", True),
+        "a prefix space": bool(before.get("add_prefix_space")),
+        "a normalizer": settings["normalizer"] is not None,
+        "a decoder that is not byte-level": (settings["decoder"] or {}).get("type") != "ByteLevel",
+        "prefixes, suffixes or merges left out": any(
+            model.get(key)
+            for key in ("continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "byte_fallback")
+        ),
+        "added tokens that take spaces": any(
+            token[key] for token in settings["added_tokens"] for key in ("lstrip", "rstrip", "single_word")
+        ),
+    }
+    got = next((reason for reason, holds in reasons.items() if holds), None)
+    if got:
+        rule = "cuts subwords of GPT-2's kind alone (byte-level BPE), as gatedrnn learns them"
+        raise ArgumentError("--to web", rule, f"a tokenizer with {got}", "Export it by --to hf or --to onnx")

@@ -1,0 +1,149 @@
+"""The page's own arithmetic under node: text, trees and numbers as Python computes them."""
+
+import json
+import math
+import random
+import shutil
+import subprocess
+from importlib.resources import files
+
+import pytest
+
+from gatedrnn.data import Vocabulary, align
+from gatedrnn.data.config import MAPPINGS
+from gatedrnn.data.levels import Characters
+from gatedrnn.data.subwords import Subwords
+from gatedrnn.export.web import PAGE
+from gatedrnn.trees import brackets, distances_to_spans
+
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which runs the page's JavaScript")
+
+LINES = [
+    "the cat sleeps .",
+    "  The  CAT\tsleeps 42 times\u00a0.  ",
+    "",
+    "   ",
+    "naïve café 日本語 text İstanbul ΣΑΣ x² ①",
+    "it's we'll they've I'm  don't 's  3rd!?  a\u2028b\u0085c\x1cd \ufeffx",
+    "<unk> the <eos> cat<eos>sleeps <unk><unk>",
+    "🙂👩‍👩‍👧 e\u0301 (a) [b] \\ \u3000wide",
+    "a    b     c  ",
+    "$5.00 1,234.5 www.example.org/?q=1 __init__ 12th ٣٤ Ⅷ",
+]
+HARNESS = """
+import { readFileSync } from "node:fs";
+import { align, textOf, vocabularyOf, isBlank, lookUp } from "./text.js";
+import { brackets, nodesOf, spansOf } from "./tree.js";
+import { bitsOf, distanceOf, numbersOf, sample } from "./numbers.js";
+const given = JSON.parse(readFileSync(0, "utf8"));
+console.log(JSON.stringify(%s));
+"""
+
+
+@pytest.fixture(scope="module")
+def javascript(tmp_path_factory):
+    """`javascript(expression, given)`: its value, with `given` and the page's functions at hand."""
+    folder = tmp_path_factory.mktemp("page")
+    for name in PAGE:
+        (folder / name).write_bytes((files("gatedrnn.export") / "page" / name).read_bytes())
+    (folder / "package.json").write_text('{"type": "module"}')
+
+    def run(expression, given):
+        (folder / "harness.js").write_text(HARNESS % expression)
+        ran = subprocess.run(["node", folder / "harness.js"], input=json.dumps(given), capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    return run
+
+
+def vocabulary_of(level):
+    words = ["the", "cat", "sleeps", ".", "N", "café", "i̇stanbul", "σας", "日本語", "it's"]
+    if level == "word":
+        return Vocabulary(["<unk>", "<eos>", *words])
+    if level == "char":
+        return Vocabulary(["<unk>", "<eos>", *" abcdehlnpstT.日🙂"], splitter=Characters())
+    pytest.importorskip("tokenizers", reason="needs tokenizers, of the extra hf")
+    return Vocabulary.of(Subwords.learn([[*LINES, "the cat sleeps and the cats sleep"] * 3], 330))
+
+
+@pytest.mark.parametrize("level", ["word", "char", "subword"])
+def test_lines_are_read_as_in_python(javascript, level):
+    vocabulary = vocabulary_of(level)
+    tokenizer = json.loads(vocabulary.splitter.settings) if isinstance(vocabulary.splitter, Subwords) else None
+    given = {"saved": {"level": level, "words": vocabulary.words}, "tokenizer": tokenizer, "lines": LINES}
+    given["mappings"] = MAPPINGS
+    made = "((v) => given.mappings.map((m) => given.lines.map((line) => align(v, line, m))))"
+    found = javascript(f"{made}(vocabularyOf(given.saved, given.tokenizer))", given)
+    for mapping, lines in zip(MAPPINGS, found, strict=True):
+        for line, got in zip(LINES, lines, strict=True):
+            expected = align(vocabulary, line, mapping)
+            assert (got["words"], got["ids"], got["owners"]) == (expected.words, expected.ids, expected.owners), line
+    ids = [[*vocabulary.encode(vocabulary.tokens(line)), 1, 0, 5] for line in LINES]
+    texts = javascript(
+        "((v) => given.ids.map((each) => textOf(v, each)))(vocabularyOf(given.saved, given.tokenizer))",
+        given | {"ids": ids},
+    )
+    assert texts == [vocabulary.text(vocabulary.decode(each)) for each in ids]
+
+
+def test_blanks_and_digits_are_pythons(javascript):
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    found = javascript(
+        """given.reduce(([blank, digit], code) => {
+  const c = String.fromCodePoint(code);
+  if (isBlank(c)) blank.push(code);
+  if (lookUp({ ids: new Map([["N", 9]]) }, c, "number") === 9 && c !== "N") digit.push(code);
+  return [blank, digit];
+}, [[], []])""",
+        codes,
+    )
+    assert found[0] == [code for code in codes if chr(code).isspace()]
+    plane = [code for code in found[1] if code < 0x10000]  # beyond it, Unicode versions differ in their newest scripts
+    assert plane == [code for code in codes if code < 0x10000 and chr(code).isdigit()]
+
+
+def test_trees_are_pythons(javascript):
+    draw = random.Random(1)
+    sentences = [[draw.choice([0.1, 0.2, 0.3, draw.random()]) for _ in range(n)] for n in [1, 2, 3, 5, 9, 40] * 5]
+    found = javascript(
+        "given.map((d) => [spansOf(d), brackets(spansOf(d), d.map((_, k) => `w${k}(\\\\`)), nodesOf(spansOf(d), d.length).level])",
+        sentences,
+    )
+    for distances, (spans, text, level) in zip(sentences, found, strict=True):
+        expected = distances_to_spans(distances, "unbiased")
+        assert {tuple(span) for span in spans} == expected
+        assert text == brackets(expected, [f"w{k}(\\" for k in range(len(distances))])
+        deepest = max((sum(i <= k < j for i, j in expected) for k in range(len(distances))), default=0)
+        assert level == (deepest if len(distances) > 1 else 0)
+
+
+def test_bits_and_distances(javascript):
+    logits = [[3.0, -1.0, 700.0, 0.5], [0.0, 0.0, 0.0, 0.0], [-900.0, -901.0, -905.0, -1000.0]]
+    found = javascript(
+        "[given.map((_, row) => bitsOf(given.flat(), row, 4, 1)), distanceOf([9, 9, 0.25, 0.5], 1, 2)]", logits
+    )
+    expected = []
+    for row in logits:
+        most = max(row)
+        expected.append((math.log(sum(math.exp(x - most) for x in row)) + most - row[1]) / math.log(2))
+    assert found[0] == pytest.approx(expected, rel=1e-12) and found[1] == 0.625
+
+
+def test_sampling_is_seeded_greedy_at_zero_and_follows_the_probabilities(javascript):
+    logits = [0.0, 1.0, 2.5, 1.0]
+    found = javascript(
+        """(() => {
+  const many = (seed, temperature, banned) => {
+    const draw = numbersOf(seed);
+    return Array.from({ length: 4000 }, () => sample(given, temperature, draw, banned));
+  };
+  return { one: many(7, 1), again: many(7, 1), other: many(8, 1), greedy: many(1, 0), banned: many(1, 1, 2), nan: many(1, 0, 2) };
+})()""",
+        logits,
+    )
+    assert found["one"] == found["again"] != found["other"]
+    assert set(found["greedy"]) == {2} and 2 not in found["banned"] and set(found["nan"]) == {1}
+    weights = [math.exp(x) for x in logits]
+    for token, weight in enumerate(weights):
+        assert found["one"].count(token) / 4000 == pytest.approx(weight / sum(weights), abs=0.03)
