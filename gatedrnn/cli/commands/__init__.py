@@ -18,6 +18,7 @@ COMMANDS = {
     "export": "a run as a folder that Hugging Face transformers loads, or as graphs of ONNX",
     "import": "a folder of transformers that was a run, as a run",
     "accept": "take a run's files for right after a change made on purpose: new checksums",
+    "serve": "runs over HTTP on this machine: completions as OpenAI's client asks for them, trees, surprisal",
     "gates": "what gates do: histograms, averages by word, update frequency, split points; figures and JSON",
     "bench": "speed and memory of the layers beside torch.nn and the bound of their products, checked first",
     "explain": "where each hop of a cell's computation lives, and which backend runs it",

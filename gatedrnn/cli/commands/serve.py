@@ -1,0 +1,59 @@
+"""`gatedrnn serve`: runs over HTTP, until Ctrl-C."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import option, place, settings
+from gatedrnn.serve import Limits
+from gatedrnn.training.run import Run, load_runs
+
+_NAMES = {
+    name: name
+    for name in (
+        "rows", "waiting", "requests", "choices", "prompt_tokens", "new_tokens", "body_bytes", "seconds", "cache_mib",
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """Which runs, where, and within which limits."""
+
+    runs: tuple[str, ...] = place("RUN", "folders of trained runs, each served by its folder's name")
+    host: str = option("127.0.0.1", "address to listen on; any but this machine's own lets others in")
+    port: int = option(8000, "0 for a free one")
+    limits: Limits | None = settings(Limits, _NAMES)
+
+
+def run(options: Options) -> Iterator[dict[str, Any]]:
+    """A record when it listens, and one at the end. Raises: ArgumentError: a library is missing, or the port is taken."""
+    from gatedrnn.serve.server import address, bind, loopback, serve
+
+    runs = _named(load_runs(options.runs), options.runs)
+    with bind(options.host, options.port) as bound:
+        if not loopback(bound.getsockname()[0]):
+            told = "every machine that reaches this address can use the server; it asks for no password"
+            print(f"gatedrnn: warning: --host {options.host}: {told}", file=sys.stderr)
+        yield {"url": address(bound), "models": list(runs)}
+        sys.stdout.flush()
+        engine = serve(runs, options.limits or Limits(), bound)
+    yield {"completions": engine.completions, "new_tokens": engine.tokens}
+
+
+def show(found: Iterator[dict[str, Any]], options: Options) -> None:
+    """Where it listens, and at the end how much it was asked for."""
+    begun = next(found)
+    print(f"serving {', '.join(begun['models'])} at {begun['url']}/v1; Ctrl-C ends it", flush=True)
+    for ended in found:
+        print(f"ended: {ended['completions']:,} completions, {ended['new_tokens']:,} tokens")
+
+
+def _named(runs: list[Run], places: tuple[str, ...]) -> dict[str, Run]:
+    """Each run by its folder's name; by the path as given where two folders have one name."""
+    names = [Path(place).resolve().name for place in places]
+    unique = [name if names.count(name) == 1 else place for name, place in zip(names, places, strict=True)]
+    return dict(zip(unique, runs, strict=True))

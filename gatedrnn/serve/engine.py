@@ -1,0 +1,155 @@
+"""The thread that computes: completions of all runs side by side, and other work between their steps."""
+
+import logging
+import queue
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar, final
+
+from gatedrnn.core.errors import GatedRNNError
+from gatedrnn.serve.batch import Batch
+from gatedrnn.serve.cache import StateCache
+from gatedrnn.serve.limits import Limits
+from gatedrnn.serve.rows import Event, Prompt, Ticket
+from gatedrnn.training.run import Run
+
+Result = TypeVar("Result")
+_LOG = logging.getLogger("gatedrnn.serve")
+
+
+class ShutdownError(GatedRNNError):
+    """The engine was stopped before an answer was complete."""
+
+    def __init__(self) -> None:
+        super().__init__("serve", "the server is shutting down", None, "Ask again later")
+
+
+@final
+class Engine:
+    """Computes what requests ask of runs, in one thread.
+
+    Args: runs: by name.
+    Attributes: asked: completions that are asked for and not answered; completions: answered ones. The event loop counts them.
+    """
+
+    def __init__(self, runs: Mapping[str, Run], limits: Limits) -> None:
+        self.runs, self.limits = dict(runs), limits
+        self.cache = StateCache(limits.cache_mib << 20)
+        self._batches = {name: Batch(name, run, self.cache, limits) for name, run in self.runs.items()}
+        self._inbox: queue.SimpleQueue[tuple[str, list[Prompt]] | _Job | None] = queue.SimpleQueue()
+        self._jobs: deque[_Job] = deque()
+        self.asked = self.completions = 0
+        self._ending, self._lock = False, threading.Lock()
+        self._thread = threading.Thread(target=self._loop, name="gatedrnn-serve", daemon=True)
+
+    def start(self) -> None:
+        """Begin to compute."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what is not complete by `ShutdownError`, and wait for the thread; may be called more than once."""
+        self.end()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def end(self) -> None:
+        """As `stop`, without waiting."""
+        with self._lock:
+            self._ending = True
+            self._inbox.put(None)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it computes."""
+        return self._thread.is_alive() and not self._ending
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated since it began."""
+        return sum(batch.tokens for batch in self._batches.values())
+
+    def complete(self, name: str, prompts: list[Prompt]) -> None:
+        """Let the prompts of a request wait for their turn on a run. Raises: ShutdownError: it was stopped."""
+        self._put((name, prompts))
+
+    def submit(self, work: Callable[[], Result]) -> "Future[Result]":
+        """Let `work` be done between two steps; one that is cancelled before its turn is not begun. Raises: as `complete`."""
+        job = _Job(work)
+        self._put(job)
+        return job.future
+
+    def _put(self, given: "tuple[str, list[Prompt]] | _Job") -> None:
+        with self._lock:  # what is put in before the end is answered
+            if not self.alive:
+                raise ShutdownError
+            self._inbox.put(given)
+
+    def _loop(self) -> None:
+        while not self._ending:
+            self._receive()
+            if self._jobs:
+                self._jobs.popleft().run()
+            for batch in self._batches.values():
+                if batch.busy:
+                    self._advance(batch)
+        for batch in self._batches.values():
+            for ticket in batch.drop():
+                ticket.send(ShutdownError())
+        while not self._inbox.empty():
+            self._take(self._inbox.get())
+        for job in self._jobs:
+            job.future.set_exception(ShutdownError()) if job.future.set_running_or_notify_cancel() else None
+
+    def _receive(self) -> None:
+        """Take in what has come; where there is nothing to do, wait for it."""
+        idle = not self._jobs and not any(batch.busy for batch in self._batches.values())
+        if idle:
+            self._take(self._inbox.get())
+        while not self._inbox.empty():
+            self._take(self._inbox.get())
+
+    def _take(self, given: "tuple[str, list[Prompt]] | _Job | None") -> None:
+        if isinstance(given, _Job):
+            self._jobs.append(given)
+        elif given is not None and self._ending:
+            given[1][0].ticket.send(ShutdownError())
+        elif given is not None:
+            for prompt in given[1]:
+                self._batches[given[0]].add(prompt)
+
+    def _advance(self, batch: Batch) -> None:
+        """A step of a run; an error that is nobody's fault ends all its requests, and the next ones begin afresh."""
+        found: defaultdict[Ticket, list[Event]] = defaultdict(list)
+        try:
+            for ticket, event in batch.advance():
+                if isinstance(event, Exception):
+                    ticket.send(event)
+                else:
+                    found[ticket].append(event)
+        except Exception as error:
+            _LOG.exception("a step failed")
+            for ticket in batch.drop():
+                ticket.send(error)
+        for ticket, events in found.items():
+            if not ticket.gone:
+                ticket.tell(events)
+
+
+@final
+class _Job:
+    """Work that is done whole."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self.future: Future[Any] = Future()
+
+    def run(self) -> None:
+        """Do it, unless nobody waits any more."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self._work())
+        except Exception as error:
+            self.future.set_exception(error)

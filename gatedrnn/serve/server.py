@@ -1,0 +1,125 @@
+"""A socket, and the application served on it until Ctrl-C."""
+
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from gatedrnn.core.errors import ArgumentError
+
+try:
+    import fastapi  # noqa: F401 - looked for here, so that one sentence says what is missing
+    import uvicorn
+except ImportError as missing:
+    raise ArgumentError(
+        "gatedrnn.serve", "needs FastAPI and uvicorn", str(missing), "Install them: pip install 'gatedrnn[serve]'"
+    ) from missing
+
+from gatedrnn.serve.app import create_app
+from gatedrnn.serve.engine import Engine
+from gatedrnn.serve.http import Guard
+from gatedrnn.serve.limits import Limits
+from gatedrnn.training.run import Run
+
+LOOPBACK = "127.0.0.1"
+_OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_GRACE = 5  # seconds that answers which are being sent have, once the server ends
+_IDLE = 30  # seconds that a connection without a request stays open
+_BACKLOG = 1024
+
+
+class _Server(uvicorn.Server):
+    """Ends the engine before it waits for open requests, so that they are answered.
+
+    Args: begun: called once requests are answered.
+    """
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, begun: Callable[[], Any]) -> None:
+        super().__init__(config)
+        self._engine, self._begun = engine, begun
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and tell."""
+        await super().startup(sockets)
+        self._begun()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the engine, then the server."""
+        self._engine.end()
+        await super().shutdown(sockets)
+
+
+def loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises: ArgumentError: the port is taken or out of range, or there is no such host."""
+    if not 0 <= port < 1 << 16:
+        raise ArgumentError(
+            "serve.port", "must lie in 0…65535", port, "Give a number such as 8000, or 0 for a free one"
+        )
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, UnicodeError) as error:
+        got = f"{host}:{port}, {getattr(error, 'strerror', None) or error}"
+        raise ArgumentError(
+            "serve.port", "must be free on a host of this machine", got, "Choose another one"
+        ) from error
+
+
+def address(bound: socket.socket) -> str:
+    """`http://127.0.0.1:8000` of a socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(runs: Mapping[str, Run], limits: Limits, bound: socket.socket) -> Engine:
+    """Serve runs on a socket until Ctrl-C; the engine, which has counted what it was asked for."""
+    server, engine = _server(runs, limits, bound, lambda: None)
+    with suppress(KeyboardInterrupt):  # which the library raises again once it has ended
+        server.run(sockets=[bound])
+    engine.stop()
+    return engine
+
+
+@contextmanager
+def serving(runs: Mapping[str, Run], limits: Limits | None = None) -> Iterator[tuple[str, Engine]]:
+    """Serve runs on a free port of this machine, in a thread: the address, and the engine."""
+    with bind(LOOPBACK, 0) as bound:
+        ready = threading.Event()
+        server, engine = _server(runs, limits or Limits(), bound, ready.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        try:
+            ready.wait()
+            yield address(bound), engine
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _server(
+    runs: Mapping[str, Run], limits: Limits, bound: socket.socket, begun: Callable[[], Any]
+) -> tuple[_Server, Engine]:
+    engine, host = Engine(runs, limits), bound.getsockname()[0]
+    app = Guard(create_app(engine), limits, {*_OWN_NAMES, host} if loopback(host) else None)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_IDLE,
+        timeout_graceful_shutdown=_GRACE,
+    )
+    return _Server(config, engine, begun), engine
