@@ -9,6 +9,7 @@ from gatedrnn.cli.arguments import Found, option, run_place
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS
+from gatedrnn.data.prompt import prompt_ids, prompt_tokens
 from gatedrnn.models import generate
 from gatedrnn.training.run import load_run
 
@@ -32,11 +33,10 @@ def run(options: Options) -> Found:
     positive_int("--words", options.words)
     if not 0 <= options.seed < 1 << 63:
         raise ArgumentError("--seed", "must lie in 0…2^63 − 1", options.seed, "Give a whole number such as 1")
-    prompt = run.vocabulary.tokens(options.prompt)
-    encode = run.vocabulary.encode_foreign if run.vocabulary.level == "word" else run.vocabulary.encode
+    prompt = prompt_tokens(run.vocabulary, options.prompt)
     ids = generate(
         run.model,
-        [run.vocabulary.ids[EOS], *encode(prompt)],
+        [run.vocabulary.ids[EOS], *prompt_ids(run.vocabulary, prompt)],
         temperature=options.temperature,
         top_k=options.top_k,
         top_p=options.top_p,
