@@ -75,7 +75,7 @@ def _bits(logits_TV: np.ndarray, targets: list[int]) -> list[float]:
 
 
 def alike(one: Readings, other: Readings) -> bool:
-    """Whether the trees are the same and no surprisal differs by more than half a unit of its third digit (0.0005 bits below 1)."""
+    """Whether all trees are the same, and all surprisals to half a unit of the third digit (of the third decimal below 1)."""
     pairs = [pair for a, b in zip(one.bits, other.bits, strict=True) for pair in zip(a, b, strict=True)]
     return one.trees == other.trees and all(abs(a - b) <= _half_unit(a) for a, b in pairs)
 
@@ -86,12 +86,12 @@ def _half_unit(value: float) -> float:
 
 def smallest(run: Run, forms: dict[str, Callable[[], bytes]], sentences: Sequence[list[int]]) -> tuple[str, bytes]:
     """The first of the forms of a graph, by name, that reads the sentences as the run's model does; else the last one."""
-    expected, name, graph = readings_of(run, sentences), "", b""
+    expected, found = readings_of(run, sentences), ("", b"")
     for name, make in forms.items():
-        graph = make()
-        if alike(expected, readings_by_graph(run, graph, sentences)):
+        found = name, make()
+        if alike(expected, readings_by_graph(run, found[1], sentences)):
             break
-    return name, graph
+    return found
 
 
 def in_float16(graph: bytes) -> bytes:

@@ -16,7 +16,7 @@ from gatedrnn.data import EOS, UNK
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.export.agreement import in_float16, smallest
 from gatedrnn.export.runtime import runtime_files
-from gatedrnn.export.writing import onnx
+from gatedrnn.export.writing import onnx, require
 from gatedrnn.models import generate
 from gatedrnn.studies.parsing import default_layer, has_distances
 from gatedrnn.tasks import LanguageModelling
@@ -42,7 +42,9 @@ _HINTS = {
 }
 
 
-def export_run(run: Run, folder: Path, *, int8: bool = False, runtime: Path | None = None, fetch: bool = True) -> None:
+def export_run(
+    run: Run, folder: Path, *, int8: bool = False, runtime: Path | str | None = None, fetch: bool = True
+) -> None:
     """Write a run of language modelling as a folder that any static file server shows, whole or not at all.
 
     Weights are stored as float16, or as float32 where some sentences that are read here would not have the model's trees or, to
@@ -55,12 +57,13 @@ def export_run(run: Run, folder: Path, *, int8: bool = False, runtime: Path | No
     Raises: ArgumentError: a run of another task, subwords that the page cannot cut, or a library or the runtime is missing.
         DataError: the folder cannot be written, or the runtime not be fetched.
     """
+    require()
     if run.config.task != LanguageModelling.name:
         rule, advice = f"takes a run of {LanguageModelling.name}", "Export it by --to onnx"
         raise ArgumentError("--to web", rule, f"one of {run.config.task}", advice)
     if isinstance(run.vocabulary.splitter, Subwords):
         _check_subwords(json.loads(run.vocabulary.splitter.settings))
-    binaries = runtime_files(runtime, fetch=fetch)
+    binaries = runtime_files(Path(runtime) if runtime is not None else None, fetch=fetch)
     sampled = _sampled(run)
     examples = _examples(run, sampled)
     ids = [run.vocabulary.encode(run.vocabulary.tokens(example)) for example in examples] + sampled
@@ -91,7 +94,7 @@ def export_run(run: Run, folder: Path, *, int8: bool = False, runtime: Path | No
 def _graph(run: Run, int8: bool, sentences: list[list[int]]) -> tuple[str, bytes]:
     """How its weights are stored, and the graph."""
     with tempfile.TemporaryDirectory() as folder:
-        graph = onnx(run.model, Path(folder) / "graph", int8=int8)["sequence"].read_bytes()
+        graph = onnx(run.model, Path(folder) / "graph", int8=int8, only=["sequence"])["sequence"].read_bytes()
     if int8:
         return "int8", graph
     return smallest(run, {"float16": lambda: in_float16(graph), "float32": lambda: graph}, sentences)

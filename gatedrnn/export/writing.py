@@ -5,7 +5,7 @@ Dimensions: T time, B batch, S source.
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +30,14 @@ LARGEST_BYTES = 2**31 - 1
 _EVERY_SIZE = 2**40  # elements: constants of any size are computed once, in the export
 
 
-def onnx(module: nn.Module, folder: Path | str, *, int8: bool = False, beside: Sequence[Path] = ()) -> dict[str, Path]:
+def onnx(
+    module: nn.Module,
+    folder: Path | str,
+    *,
+    int8: bool = False,
+    only: Collection[str] = (),
+    beside: Sequence[Path] = (),
+) -> dict[str, Path]:
     """Write a layer's or a model's graphs into a folder, whole or not at all.
 
     Args:
@@ -38,16 +45,18 @@ def onnx(module: nn.Module, folder: Path | str, *, int8: bool = False, beside: S
             evaluation mode is exported, and weights compressed by gatedrnn as dense ones.
         folder: new or empty.
         int8: store weights as int8: about a quarter of the bytes, with a small error.
+        only: names of the graphs to write; all if empty.
         beside: files to copy into the folder, those that exist.
 
     Returns: the file of each graph: `sequence` and `step`; `encoder` and `step` of a translation model; `sequence` alone of a
         pair classifier and of a bidirectional layer.
     Raises: ArgumentError: the module cannot be exported, or a library is missing. DataError: the folder cannot be written.
-        GatedRNNError: a graph differs from the module, by more than 1e-5 or, with int8, by more than 10 % in root mean square.
+        GatedRNNError: a graph differs from the module, by more than 1e-5 or, with int8, by more than 25 % in root mean square.
     """
-    _require()
+    require()
     folder = Path(folder)
     graphs = graphs_of(module, OPERATORS if int8 else ("LSTM", "GRU", "RNN"))
+    graphs = [graph for graph in graphs if not only or graph.name in only]
 
     def fill(place: Path) -> None:
         for graph in graphs:
@@ -74,7 +83,7 @@ def _exported(graph: Graph, int8: bool) -> Any:
         if size > LARGEST_BYTES:
             got, advice = f"{size:,} bytes in {graph.name}.onnx", "Export a smaller model"
             raise ArgumentError("export.onnx", "writes files of at most 2 GB", got, advice)
-        _strip(model.graph)
+        _strip(model.graph, _size_names(model.graph, graph))
         check(graph, model, False)
         if int8:
             model = quantised(model)
@@ -97,7 +106,6 @@ def _traced(graph: Graph) -> torch.export.ExportedProgram:
 
 def _translated(graph: Graph, program: torch.export.ExportedProgram) -> Any:
     """The program as an ONNX model, its constants computed."""
-    from onnx_ir import to_proto
     from onnxscript.optimizer import optimize
 
     given = values(graph.inputs, {"T": 2, "B": 2, "S": 2}, 0)
@@ -105,18 +113,46 @@ def _translated(graph: Graph, program: torch.export.ExportedProgram) -> Any:
         program, dynamo=True, opset_version=OPSET, verbose=False, optimize=False, input_names=[i.name for i in graph.inputs],
         output_names=list(graph.truth(*given)), custom_translation_table=TRANSLATIONS,
     )  # fmt: skip
-    return to_proto(optimize(found.model, input_size_limit=_EVERY_SIZE, output_size_limit=_EVERY_SIZE))
+    optimize(found.model, input_size_limit=_EVERY_SIZE, output_size_limit=_EVERY_SIZE)  # in place
+    return found.model_proto
 
 
-def _strip(graph: Any) -> None:
-    """Leave out where in our files each node comes from."""
+def _size_names(made: Any, graph: Graph) -> dict[str, str]:
+    """Our name of each dynamic size, such as B, by the exporter's."""
+    found = dict[str, str]()
+    for given, wanted in zip(made.input, graph.inputs, strict=True):
+        for size, ours in zip(given.type.tensor_type.shape.dim, wanted.sizes, strict=True):
+            if isinstance(ours, str):
+                found[size.dim_param] = ours
+    return found
+
+
+def _strip(graph: Any, sizes: dict[str, str]) -> None:
+    """Leave out where in our files each node comes from, and constants that nothing reads; name sizes as we do."""
     for part in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _strip(attribute.g)
+    for part in (*graph.value_info, *graph.input, *graph.output):
+        for size in part.type.tensor_type.shape.dim:
+            if size.dim_param in sizes:
+                size.dim_param = sizes[size.dim_param]
+    for inner in _inner(graph):
+        _strip(inner, sizes)
+    read = _read(graph)
+    for place in reversed(range(len(graph.initializer))):
+        if graph.initializer[place].name not in read:
+            del graph.initializer[place]
+
+
+def _inner(graph: Any) -> list[Any]:
+    """Bodies of its loops."""
+    return [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+
+
+def _read(graph: Any) -> set[str]:
+    """Names of what its nodes and those of its loops read, and of its outputs."""
+    own = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    return own.union(*map(_read, _inner(graph)))
 
 
 @contextmanager
@@ -132,7 +168,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def _require() -> None:
+def require() -> None:
     """Raises: ArgumentError: a library is missing, or PyTorch has no scan."""
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:

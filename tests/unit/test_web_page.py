@@ -107,7 +107,8 @@ def test_trees_are_pythons(javascript):
     draw = random.Random(1)
     sentences = [[draw.choice([0.1, 0.2, 0.3, draw.random()]) for _ in range(n)] for n in [1, 2, 3, 5, 9, 40] * 5]
     found = javascript(
-        "given.map((d) => [spansOf(d), brackets(spansOf(d), d.map((_, k) => `w${k}(\\\\`)), nodesOf(spansOf(d), d.length).level])",
+        """given.map((d) => [spansOf(d), brackets(spansOf(d), d.map((_, k) => `w${k}(\\\\`)),
+                     nodesOf(spansOf(d), d.length).level])""",
         sentences,
     )
     for distances, (spans, text, level) in zip(sentences, found, strict=True):

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import required, run_place
+from gatedrnn.cli.arguments import option, required, run_place
 from gatedrnn.core.checks import one_of
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.training.run import load_run
 
-_FORMS = {"hf": "gatedrnn.hf", "onnx": "gatedrnn.export"}
-"""What each is written by: a module with `export_run(run, folder)`, imported when it is asked for."""
+_FORMS = {"hf": "gatedrnn.hf", "onnx": "gatedrnn.export", "web": "gatedrnn.export.web"}
+"""What each is written by: a module with `export_run(run, folder, …)`, imported when it is asked for."""
+_OPTIONS = {"int8": ("onnx", "web"), "runtime": ("web",)}
+"""Which forms read an option."""
 
 
 @dataclass(frozen=True)
@@ -20,16 +23,27 @@ class Options(arguments.Options):
 
     run: str = run_place()
     to: str = required(
-        "hf: a folder that Hugging Face transformers loads; onnx: graphs of a step and of a sequence", "FORM"
+        "hf: a folder that Hugging Face transformers loads; onnx: graphs of a step and of a sequence; "
+        "web: a page that computes in the browser",
+        "FORM",
     )
     out: str = required("folder to write, new or empty", "DIR")
+    int8: bool = option(False, "onnx, web: weights as int8, a quarter of the bytes with a small error")
+    runtime: str | None = option(None, "web: folder or .tgz of onnxruntime-web [fetched from npm once]", "PATH")
 
 
 def run(options: Options) -> dict[str, Any]:
-    """The folder and its files. Raises: ArgumentError: a library is missing. DataError: the folder cannot be written."""
+    """The folder and its files.
+
+    Raises: ArgumentError: a library is missing, or an option is of no use for this form. DataError: the folder cannot be written.
+    """
     form = importlib.import_module(_FORMS[one_of("--to", options.to, _FORMS)])
+    for name, forms in _OPTIONS.items():
+        if name in options.given and options.to not in forms:
+            raise ArgumentError(f"--{name}", f"needs --to {' or '.join(forms)}", options.to, f"Leave --{name} out")
+    how = {name: value for name, value in (("int8", options.int8), ("runtime", options.runtime)) if value}
     out = Path(options.out)
-    form.export_run(load_run(options.run, None), out)
+    form.export_run(load_run(options.run, None), out, **how)
     sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
     return {"run": options.run, "to": options.to, "out": options.out, "bytes": sizes}
 
@@ -39,3 +53,5 @@ def show(found: dict[str, Any], options: Options) -> None:
     print(f"{found['out']}:")
     for name, size in found["bytes"].items():
         print(f"{size:>14,}  {name}")
+    if options.to == "web":
+        print(f"open it through a server: python -m http.server --bind 127.0.0.1 --directory {found['out']}")
