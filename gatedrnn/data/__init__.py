@@ -7,6 +7,7 @@ from gatedrnn.data.conllu import ConlluSentence, is_conllu, read_conllu
 from gatedrnn.data.corpus import Corpus, find_splits
 from gatedrnn.data.grammar import CONSTRUCTIONS, Pair, agreement_pairs, sample_trees, write_corpus
 from gatedrnn.data.pairs import MinimalPair, read_pairs
+from gatedrnn.data.suites import METRICS, Item, Suite, read_suite
 from gatedrnn.data.text import read_batches, read_lines, read_sentences
 from gatedrnn.data.treebank import read_treebank
 from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
@@ -15,13 +16,16 @@ __all__ = [
     "CONSTRUCTIONS",
     "EOS",
     "MAPPINGS",
+    "METRICS",
     "UNK",
     "Aligned",
     "ConlluSentence",
     "Corpus",
     "DataConfig",
+    "Item",
     "MinimalPair",
     "Pair",
+    "Suite",
     "Vocabulary",
     "Window",
     "agreement_pairs",
@@ -34,6 +38,7 @@ __all__ = [
     "read_lines",
     "read_pairs",
     "read_sentences",
+    "read_suite",
     "read_treebank",
     "sample_trees",
     "windows",

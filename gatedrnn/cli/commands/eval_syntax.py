@@ -1,4 +1,4 @@
-"""`gatedrnn eval-syntax`: accuracy of runs on minimal pairs."""
+"""`gatedrnn eval-syntax`: accuracy of runs on minimal pairs, or on test suites of SyntaxGym."""
 
 import sys
 from collections.abc import Iterable
@@ -11,8 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import option, place, required
+from gatedrnn.cli.arguments import Found, option, place
+from gatedrnn.cli.suites import judge_suites, print_suites
 from gatedrnn.cli.text import mapping_option
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import CONSTRUCTIONS, MinimalPair, agreement_pairs, read_pairs
 from gatedrnn.studies.syntax import METHODS, UNKNOWN
@@ -27,34 +29,53 @@ class Options(arguments.Options):
     """Which runs, which pairs, and how they are judged."""
 
     runs: tuple[str, ...] = place("RUN", "folder of a trained run; several side by side")
-    pairs: str = required(
+    pairs: str | None = option(
+        None,
         "JSON lines with good, bad and phenomenon (or BLiMP's), .gz too; `grammar` for the built-in grammar's own",
         "FILE",
     )
-    unknown: str = option("skip", "pairs with unknown words: skip, or judge as <unk>", choices=UNKNOWN)
-    method: str = option("sentence", "whole sentences, or the word after one prefix", choices=METHODS)
-    append: str = option("", "at the end of each sentence, such as a full stop", "WORD")
+    suite: tuple[str, ...] = option((), "a test suite of SyntaxGym (JSON), .gz too; repeatable", "FILE")
+    unknown: str = option("skip", "pairs or items with unknown words: skip, or judge as <unk>", choices=UNKNOWN)
+    method: str = option("sentence", "of pairs: whole sentences, or the word after one prefix", choices=METHODS)
+    append: str = option("", "at the end of each sentence of pairs, such as a full stop", "WORD")
     mapping: str | None = mapping_option("[the run's]")
-    out: str | None = option(None, "write report.html and results.json there", "DIR")
+    out: str | None = option(None, "write results.json there, with report.html of pairs, regions.csv of suites", "DIR")
 
 
-def run(options: Options) -> dict[str, Any]:
-    """Accuracy by phenomenon, of one run or by run; `--out` is written."""
+def run(options: Options) -> Found:
+    """Accuracy by phenomenon or by suite, of one run or by run; `--out` is written."""
+    _check(options)
+    if options.suite:
+        return judge_suites(options)
     runs = load_runs(options.runs)
-    pairs = list(_own() if options.pairs == GRAMMAR else read_pairs(options.pairs))
+    pairs = list(_own() if options.pairs == GRAMMAR else read_pairs(options.pairs or ""))
     found = {name: _judged(run, pairs, options) for name, run in zip(options.runs, runs, strict=True)}
     how = {"unknown": options.unknown, "method": options.method, "append": options.append}
     record = (next(iter(found.values())) if len(found) == 1 else {"runs": found}) | how
     if options.out:
         _report(Path(options.out), record, found, options)
-    return record
+    return Found(record, found)
 
 
-def show(found: dict[str, Any], options: Options) -> None:
+def show(found: Found, options: Options) -> None:
     """A table, and what to open."""
-    _print_table(found["runs"] if "runs" in found else {options.runs[0]: found}, options)
+    if options.suite:
+        print_suites(found.more, options)
+        return
+    _print_table(found.more, options)
     if options.out:
         Console().print(f"open {Path(options.out) / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _check(options: Options) -> None:
+    """Raises: ArgumentError: pairs and suites, or neither; an option of pairs beside suites."""
+    if bool(options.suite) == (options.pairs is not None):
+        got = "both" if options.suite else "neither"
+        advice = "Give --pairs FILE, or --suite FILE"
+        raise ArgumentError("eval-syntax", "needs either minimal pairs or test suites", got, advice)
+    for name in ("method", "append"):
+        if options.suite and name in options.given:
+            raise ArgumentError(f"--{name}", "is an option of --pairs", "--suite", f"Leave --{name} out")
 
 
 def _judged(run: Any, pairs: list[MinimalPair], options: Options) -> dict[str, Any]:
@@ -110,7 +131,7 @@ def _how(found: dict[str, dict[str, Any]], options: Options) -> str:
 def _report(folder: Path, record: dict[str, Any], found: dict[str, dict[str, Any]], options: Options) -> None:
     from gatedrnn.plots.evaluations import write_syntax_report
 
-    name = "the built-in grammar" if options.pairs == GRAMMAR else Path(options.pairs).name
+    name = "the built-in grammar" if options.pairs == GRAMMAR else Path(options.pairs or "").name
     about = {"how": f"Share of pairs whose grammatical sentence is the more probable one: {_how(found, options)}."}
     write_syntax_report(folder, found, about | {"pairs": name, "command": options.said})
     write_json(folder / "results.json", record)

@@ -1,16 +1,23 @@
-"""Targeted syntactic evaluation: does a model prefer the grammatical sentence of a pair?"""
+"""Targeted syntactic evaluation: minimal pairs, and test suites of SyntaxGym."""
 
 from gatedrnn.studies.syntax.evaluation import METHODS, UNKNOWN, Judged, SyntaxResult, evaluate_pairs, sentence_ids
+from gatedrnn.studies.syntax.formula import Formula
 from gatedrnn.studies.syntax.pairs import log_probabilities, next_word_log_probabilities, pair_accuracy
+from gatedrnn.studies.syntax.suites import Judgement, SuiteResult, evaluate_suite, read_regions
 
 __all__ = [
     "METHODS",
     "UNKNOWN",
+    "Formula",
     "Judged",
+    "Judgement",
+    "SuiteResult",
     "SyntaxResult",
     "evaluate_pairs",
+    "evaluate_suite",
     "log_probabilities",
     "next_word_log_probabilities",
     "pair_accuracy",
+    "read_regions",
     "sentence_ids",
 ]

@@ -99,9 +99,17 @@ def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> 
     """
     if vocabulary.level != "word":
         return vocabulary.encode(vocabulary.tokens(text))
-    words = text.split() if text.replace(" ", "").isalpha() else _tokenizer().tokenize(text)
-    known = [word for word in words if word in vocabulary.ids or any(c.isalnum() for c in word)]
-    return vocabulary.encode_foreign(known, mapping)
+    return vocabulary.encode_foreign([word for word in cut(text) if counts(vocabulary, word)], mapping)
+
+
+def cut(text: str) -> list[str]:
+    """Words of raw text, cut as in the Penn Treebank."""
+    return text.split() if text.replace(" ", "").isalpha() else _tokenizer().tokenize(text)
+
+
+def counts(vocabulary: Vocabulary, word: str) -> bool:
+    """Whether a word is read: not punctuation that the vocabulary lacks."""
+    return word in vocabulary.ids or any(c.isalnum() for c in word)
 
 
 @functools.cache

@@ -1,0 +1,119 @@
+"""What `gatedrnn eval-syntax --suite` finds, prints and writes."""
+
+import csv
+import io
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gatedrnn.cli.arguments import Found
+from gatedrnn.core.errors import DataError
+from gatedrnn.core.files import write_json, write_text
+from gatedrnn.data import Suite, read_suite
+from gatedrnn.studies.syntax import SuiteResult
+from gatedrnn.training.run import Run, load_runs
+
+COLUMNS = (
+    "suite", "model_name", "item_number", "condition_name", "region_number", "region_name", "content", "metric_value",
+)  # fmt: skip
+"""Of regions.csv, as SyntaxGym exports surprisals."""
+
+Options = Any
+
+
+def judge_suites(options: Options) -> Found:
+    """The record, and by run what it says of that run; `--out` is written."""
+    runs = load_runs(options.runs)
+    suites = [read_suite(path) for path in options.suite]
+    names = [suite.name for suite in suites]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError("--suite", "must be suites of different names", f"{twice[0]} twice", "Rename one of them")
+    results = {name: _judged(run, suites, options) for name, run in zip(options.runs, runs, strict=True)}
+    found = {name: _record(run, results[name], options) for name, run in zip(options.runs, runs, strict=True)}
+    record = (found[options.runs[0]] if len(found) == 1 else {"runs": found}) | {"unknown": options.unknown}
+    if options.out:
+        write_suites(Path(options.out), record, suites, results)
+    return Found(record, found)
+
+
+def print_suites(found: dict[str, dict[str, Any]], options: Options) -> None:
+    """A row a suite, and a row a prediction where a suite has several; what was written."""
+    said = "skipped" if options.unknown == "skip" else "judged as <unk>"
+    mappings = ", ".join(sorted({one["mapping"] for one in found.values()}))
+    how = f"items with unknown words {said}; words looked up by rule {mappings}"
+    table = Table(title=escape(f"share of items of which the predictions hold, in percent ({how})"))
+    table.add_column("suite", overflow="fold")
+    for name in found if len(found) > 1 else ["accuracy"]:
+        table.add_column(escape(name), justify="right", overflow="fold")
+    for name in ("items", "skipped"):
+        table.add_column(name, justify="right")
+    first, *_ = found.values()
+    for suite, judged in first["suites"].items():
+        each = [one["suites"][suite] for one in found.values()]
+        table.add_row(escape(suite), *_cells(each))
+        several = judged["predictions"] if len(judged["predictions"]) > 1 else []
+        for k, prediction in enumerate(several):
+            table.add_row(escape(f"  {prediction['formula']}"), *_cells([one["predictions"][k] for one in each]))
+    if len(first["suites"]) > 1:
+        table.add_row("mean of the suites", *(_percent(one["macro_accuracy"]) for one in found.values()), "", "")
+    Console(width=max(Console().width, 120)).print(table)
+    if options.out:
+        Console().print(f"wrote {Path(options.out) / 'regions.csv'}", highlight=False, soft_wrap=True)
+
+
+def write_suites(
+    folder: Path, record: dict[str, Any], suites: list[Suite], results: dict[str, list[SuiteResult]]
+) -> None:
+    """Write results.json, and regions.csv: the surprisal of every region."""
+    stream = io.StringIO()
+    rows = csv.writer(stream, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for run, found in results.items():
+        for suite, result in zip(suites, found, strict=True):
+            for item in suite.items:
+                for condition, regions in item.conditions.items():
+                    for number, text in regions.items():
+                        value = result.regions[item.number, condition][number]
+                        place = (suite.name, run, item.number, condition, number, suite.regions.get(number, ""))
+                        rows.writerow([*place, text, "" if value is None else f"{value:.6f}"])
+    write_text(folder / "regions.csv", stream.getvalue())
+    write_json(folder / "results.json", record)
+
+
+def _judged(run: Run, suites: list[Suite], options: Options) -> list[SuiteResult]:
+    from gatedrnn.studies.syntax import evaluate_suite, read_regions
+
+    score = partial(read_regions, run.model, run.vocabulary, mapping=_mapping(run, options))
+    found = []
+    for suite in suites:
+        if not options.json and sys.stderr.isatty():
+            print(f"gatedrnn: judging {suite.name}", file=sys.stderr)
+        found.append(evaluate_suite(suite, score, unknown=options.unknown))
+    return found
+
+
+def _record(run: Run, results: list[SuiteResult], options: Options) -> dict[str, Any]:
+    accuracies = [one.whole.accuracy for one in results if one.whole.accuracy is not None]
+    return {
+        "suites": {one.name: one.as_dict() for one in results},
+        "macro_accuracy": sum(accuracies) / len(accuracies) if accuracies else None,
+        "mapping": _mapping(run, options),
+    }
+
+
+def _mapping(run: Run, options: Options) -> str:
+    return options.mapping or run.config.data.mapping
+
+
+def _cells(each: list[dict[str, Any]]) -> list[str]:
+    counts = [" / ".join(dict.fromkeys(f"{one[key]:,}" for one in each)) for key in ("items", "skipped")]
+    return [*(_percent(one["accuracy"]) for one in each), *counts]
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
