@@ -110,7 +110,7 @@ class Prompt:
         pieces, start = Pieces(vocabulary), len(self.ids) - self.shown
         for place in range(start, len(self.ids)):
             token, score = self.tokens[place], self.scores[place - 1] if self.scored and place else None
-            top = None if score is None else _named(vocabulary, pieces, score[1])
+            top = None if score is None else _named(vocabulary, pieces, score[1], token)
             text = "" if place == 0 else pieces.add(token)
             text += pieces.rest() if place == len(self.ids) - 1 else ""
             scored = Scored(_name(text, token), score[0] if score else None, top) if self.scored else None
@@ -158,11 +158,10 @@ class Row:
         return Event(self.index, pieces, self.finish, len(self.ids))
 
     def _piece(self, token: int, logits_V: Tensor, ended: bool) -> Piece:
-        top = None
+        word, top = self._vocabulary.words[token], None
         if self.wanted.logprobs is not None:
             logprob, best = score(logits_V, token, self.wanted.logprobs)
-            top = logprob, _named(self._vocabulary, self._pieces, best)
-        word = self._vocabulary.words[token]
+            top = logprob, _named(self._vocabulary, self._pieces, best, word)
         last = ended or len(self.ids) == self.wanted.new_tokens
         text = "" if ended else self._pieces.add(word)
         text += self._pieces.rest() if last else ""
@@ -182,11 +181,14 @@ def padded(rows_BH: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(rows_BH, (0, 0, 0, -len(rows_BH) % size))
 
 
-def _named(vocabulary: Vocabulary, pieces: Pieces, best: list[tuple[int, float]]) -> dict[str, float]:
-    """Log-probabilities by how each token would be written here; of two that are written alike, the first."""
+def _named(vocabulary: Vocabulary, pieces: Pieces, best: list[tuple[int, float]], own: str) -> dict[str, float]:
+    """Log-probabilities by how each token would be written here; of two that are written alike, the first.
+
+    Args: own: how the last one is written, which stands for an unknown word too.
+    """
     found: dict[str, float] = {}
     for token, value in best:
-        word = vocabulary.words[token]
+        word = own if token == best[-1][0] else vocabulary.words[token]
         found.setdefault(_name(pieces.preview(word), word), value)
     return found
 

@@ -144,8 +144,10 @@ def first_error(errors: Sequence[Any], known: Sequence[str]) -> tuple[str, str |
     if kind == "json_invalid":
         return f"body: must be JSON; got {error.get('ctx', {}).get('error', 'something else')}. Send an object", None
     field = _short(".".join(places))
+    if kind == "string_unicode" and not field:
+        return "body: names of fields must be text without lone surrogates. Send another one", None
     if not field:
-        return 'body: must be a JSON object. Send application/json such as {"prompt": "the"}', None
+        return "body: must be a JSON object, with the header content-type: application/json. Send one", None
     if kind == "missing":
         return f"{field}: is missing. Add it", field
     if kind == "extra_forbidden":
