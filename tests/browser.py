@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -26,6 +27,14 @@ def chromium():
     return next(filter(None, map(shutil.which, names)), None)
 
 
+_PIPED = """import fcntl, os, sys
+far = [fcntl.fcntl(int(given), fcntl.F_DUPFD, 100) for given in sys.argv[1:3]]
+for place, given in zip((3, 4), far):
+    os.dup2(given, place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 class Browser:
     """One page of a browser. Its console's errors and the addresses it asked for are kept."""
 
@@ -35,9 +44,9 @@ class Browser:
         self._from, write = os.pipe()
         size = f"--window-size={width},{height}"
         command = [chromium(), *FLAGS, *flags, size, f"--user-data-dir={self.folder.name}", "about:blank"]
-        shell = ["sh", "-c", f'exec "$@" 3<&{read} 4>&{write}', "sh", *command]
+        piped = [sys.executable, "-c", _PIPED, str(read), str(write), *command]  # the browser reads 3 and writes 4
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(shell, pass_fds=(read, write), **quiet)
+        self._process = subprocess.Popen(piped, pass_fds=(read, write), **quiet)
         os.close(read)
         os.close(write)
         self._rest, self._number, self._session = b"", 0, None
@@ -100,9 +109,9 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, expression, seconds=30):
-        """Until an expression holds."""
+        """Until an expression holds; while it raises, it does not."""
         end = time.monotonic() + seconds
-        while not self.evaluate(expression):
+        while not self.evaluate(f"(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()"):
             assert time.monotonic() < end, f"{expression} did not come to hold: {self.errors}"
             time.sleep(0.02)
 

@@ -33,7 +33,7 @@ function ofWords({ words, ids, tokens, owners, bits, read }) {
     if (first[owner] < 0) first[owner] = k;
     sums[owner] += bits[k];
     unknown[owner] ||= ids[k] === UNK;
-    as[owner].push(read[k] ?? tokens[k]);
+    as[owner].push(read[k] === tokens[k] ? read[k] : `${read[k]}, surprisal as ${tokens[k]}`);
   });
   const heard = texts.map((_, k) => k).filter((k) => first[k] >= 0);
   const of = (list) => heard.map((k) => list[k]);
@@ -72,12 +72,12 @@ function bandsOf(shown, reading, tree) {
   const add = (title, told, picture) => found.push(band(title, told, picture, end));
   if (tree) add("Tree", layerTold(shown.layer), drawTree(columns, tree, shown.brackets, end));
   if (distances && distances.length > 1) {
-    const told = "a bar at each boundary; the tree splits at the highest one first";
+    const told = `high where much closes before the word${tree ? "; the tree splits at the highest bar first" : ""}`;
     add("Distance", told, drawDistances(columns, distances, `Distances ${distances.map((d) => d.toFixed(3))}`, end));
   }
   const heard = words.map((word, k) => `${word} ${bits[k].toFixed(2)}`).join(", ");
   const ended = [...columns, { ...all.at(-1), ends: true }];
-  add("Surprisal", "bits: −log₂ of the word’s probability", drawSurprisal(ended, bits, `Bits: ${heard}`, end));
+  add("Surprisal", "in bits: −log₂ of its probability after all before it", drawSurprisal(ended, bits, `Bits: ${heard}`, end));
   for (const heat of heatsOf(about, reading, shown.layer)) {
     const values = picked(heat, rows);
     const told = `${heat.title} of ${words.length} words`;
@@ -179,5 +179,5 @@ function showUnknown({ level }, { words, unknown }) {
   const found = words.filter((_, k) => unknown[k]);
   $("unknown").hidden = !found.length;
   const kind = level === "word" ? "not in the vocabulary as written" : "with tokens that are not in the vocabulary";
-  $("unknown").textContent = `Hatched: ${found.map((word) => `“${word}”`).join(", ")}, ${kind}; its bits are those of <unk>.`;
+  $("unknown").textContent = `Dashed: ${found.map((word) => `“${word}”`).join(", ")}, ${kind}; its bits are those of <unk>.`;
 }
