@@ -44,7 +44,8 @@ def runtime_files(given: Path | None = None, *, fetch: bool = True) -> dict[str,
             rule, advice = f"needs {PACKAGE} {VERSION}", "Fetch it: gatedrnn export RUN --to web --out DIR"
             raise ArgumentError("export --to web", rule, f"none in {place}", advice)
         files = _unpacked(_fetched())
-        write_folder(place, lambda folder: [(folder / name).write_bytes(data) for name, data in files.items()])
+        if not _present(place):  # unless another process was faster
+            write_folder(place, lambda folder: [(folder / name).write_bytes(data) for name, data in files.items()])
     return _checked({name: _read(place / name) for name in FILES}, place)
 
 
@@ -111,7 +112,7 @@ def _fetched() -> bytes:
 
 def _packed(npm: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--silent", "--pack-destination", folder]
+        command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--loglevel=error", "--pack-destination", folder]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, cwd=folder)
         return (Path(folder) / f"{PACKAGE}-{VERSION}.tgz").read_bytes()
 

@@ -1,5 +1,6 @@
 """The demo in small: every file it promises, with the keys it promises."""
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,13 @@ import pytest
 from gatedrnn.cli.commands import demo
 from gatedrnn.cli.main import main
 from gatedrnn.data import CONSTRUCTIONS
+from gatedrnn.export import runtime, web
 from gatedrnn.trees import PROTOCOLS
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "cache_folder", lambda: Path("nowhere"))
     monkeypatch.setattr(demo, "SENTENCES", {"train": 300, "valid": 40, "test": 40})
     monkeypatch.setattr(demo, "PAIRS", 10)
     monkeypatch.setattr(demo, "TRAINING", replace(demo.TRAINING, epochs=2))
@@ -63,3 +66,16 @@ def test_demo_never_deletes_a_run_of_yours(small, tmp_path: Path, capsys):
     assert main(["demo", "--out", str(tmp_path / "work")]) == 1
     assert "got run" in capsys.readouterr().err
     assert (tmp_path / "work" / "run" / "model.safetensors").read_text() == "precious"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="needs the extra onnx")
+def test_demo_writes_the_page_where_its_runtime_is(small, tmp_path: Path, capsys):
+    out = tmp_path / "demo"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(web, "runtime_files", lambda *_, **__: dict.fromkeys(runtime.FILES, b""))
+        assert main(["demo", "--out", str(out)]) == 0
+    assert f"--directory {out / 'page'}" in capsys.readouterr().out
+    assert json.loads((out / "page" / "page.json").read_text())["name"] == "demo"
+    assert main(["demo", "--out", str(out)]) == 0  # it replaces its own page
+    told = "without the page of export --to web: export --to web: needs onnxruntime-web 1.30.0; got none in"
+    assert told in capsys.readouterr().out and not (out / "page").exists()

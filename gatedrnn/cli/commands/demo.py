@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option
-from gatedrnn.core.errors import DataError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import (
     CONSTRUCTIONS,
@@ -44,14 +44,16 @@ MODEL = LanguageModelConfig(
     input_dropout=0.1, hidden_dropout=0.1, output_dropout=0.1,
 )  # fmt: skip
 TRAINING = TrainingConfig(epochs=6, batch_size=32, sequence_length=40, learning_rate=0.003, device="cpu")
-OWN_FILES = {"run", "results.json", "sentences.json", "report.html"}
+PAGE = "page"
+"""Folder of the page that computes in the browser."""
+OWN_FILES = {"run", "results.json", "sentences.json", "report.html", PAGE}
 
 
 @dataclass(frozen=True)
 class Options(arguments.Options):
     """Where, and which text."""
 
-    out: str = option("gatedrnn-demo", "folder for report.html, results.json, run/", "DIR")
+    out: str = option("gatedrnn-demo", "folder for report.html, results.json, run/, page/", "DIR")
     seed: int = option(1, "of the grammar's text and the training")
 
 
@@ -61,11 +63,7 @@ def run(options: Options) -> dict[str, Any]:
     began = time.monotonic()
     _clear(folder)
     text, out = folder / "run" / "text", folder / "run"
-    console.print(
-        f"writing {SENTENCES['train']:,} sentences of the built-in grammar (seed {seed})",
-        highlight=False,
-        soft_wrap=True,
-    )
+    _say(console, f"writing {SENTENCES['train']:,} sentences of the built-in grammar (seed {seed})")
     write_corpus(text, seed, **SENTENCES)
     training = replace(TRAINING, seed=seed)
     corpus = Corpus(find_splits(text), min_count=1)
@@ -76,7 +74,7 @@ def run(options: Options) -> dict[str, Any]:
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
     trained = load_run(out)
-    console.print("parsing the test sentences, judging agreement pairs, drawing", highlight=False, soft_wrap=True)
+    _say(console, "parsing the test sentences, judging agreement pairs, drawing")
     parsing, sentences = _parse(trained, text / "test.trees")
     perplexity = {
         split: evaluate(trained.model, corpus[split], trained.vocabulary).perplexity for split in ("valid", "test")
@@ -92,6 +90,7 @@ def run(options: Options) -> dict[str, Any]:
     sizes = "-".join(map(str, MODEL.hidden_sizes))
     about = {"size": f"layers {sizes}", "train": f"{SENTENCES['train']:,}", "command": f"gatedrnn demo --seed {seed}"}
     write_report(folder / "report.html", results, read_metrics(out), sentences, about)
+    _write_page(trained, folder / PAGE, console)
     results["seconds"] = round(time.monotonic() - began, 1)
     write_json(folder / "results.json", results)
     return results
@@ -102,14 +101,30 @@ def show(found: dict[str, Any], options: Options) -> None:
     console, folder = Console(), Path(options.out)
     scores = found["parsing"]["scores"]
     trivial = max(s["B"] for name, s in scores.items() if name not in ("model", "upper_bound"))
-    console.print(
+    _say(
+        console,
         f"test perplexity {found['perplexity']['test']:.2f}; F1 of its trees {scores['model']['B']:.1f} (protocol B), best"
         f" trivial parser {trivial:.1f}; simple agreement {100 * found['agreement']['simple']:.1f} %;"
         f" {found['seconds']:.0f} s",
-        highlight=False,
-        soft_wrap=True,
     )
-    console.print(f"open {folder / 'report.html'}", highlight=False, soft_wrap=True)
+    _say(console, f"open {folder / 'report.html'}")
+    if (folder / PAGE).is_dir():
+        served = f"python -m http.server --bind 127.0.0.1 --directory {folder / PAGE}"
+        _say(console, f"type sentences of your own: {served}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _write_page(run: Run, folder: Path, console: Console) -> None:
+    """The page of `export --to web`, where that needs neither a library that is missing nor the network; else a line says why."""
+    from gatedrnn.export.web import export_run
+
+    try:
+        export_run(run, folder, fetch=False)
+    except ArgumentError as missing:
+        _say(console, f"without the page of export --to web: {missing}")
 
 
 def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -160,6 +175,7 @@ def _clear(folder: Path) -> None:
     if foreign:
         advice = "Choose another --out, or delete the folder"
         raise DataError(str(folder), "must be empty, new, or hold a finished demo alone", foreign[0], advice)
-    for name in present - {"run"}:
+    for name in present - {"run", PAGE}:
         (folder / name).unlink()
-    shutil.rmtree(folder / "run", ignore_errors=True)
+    for name in ("run", PAGE):
+        shutil.rmtree(folder / name, ignore_errors=True)
