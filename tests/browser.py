@@ -111,7 +111,7 @@ class Browser:
     def wait(self, expression, seconds=30):
         """Until an expression holds; while it raises, it does not."""
         end = time.monotonic() + seconds
-        while not self.evaluate(f"(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()"):
+        while not self.evaluate(f"(() => {{ try {{ return !!({expression}); }} catch {{ return false; }} }})()"):
             assert time.monotonic() < end, f"{expression} did not come to hold: {self.errors}"
             time.sleep(0.02)
 

@@ -156,7 +156,7 @@ def _draw_gates(axes: Axes, name: str, image_NT: np.ndarray) -> None:
     axes.set_xticks([])
     axes.set_yticks([(len(image_NT) - 1) / 2], [name], fontsize=8.5, color=FAINT)
     axes.tick_params(length=0)
-    axes.spines[:].set_color("white")
+    axes.spines[:].set(color="white", linewidth=4)
 
 
 def _levels(spans: set[Span]) -> dict[Span, int]:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option
-from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.errors import DataError, GatedRNNError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import (
     CONSTRUCTIONS,
@@ -123,7 +123,7 @@ def _write_page(run: Run, folder: Path, console: Console) -> None:
 
     try:
         export_run(run, folder, fetch=False)
-    except ArgumentError as missing:
+    except GatedRNNError as missing:
         _say(console, f"without the page of export --to web: {missing}")
 
 
