@@ -13,6 +13,8 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.models.finite import finite
 from gatedrnn.models.language_model import LanguageModel
 
+_NUCLEUS = 1024  # tokens among which a nucleus is looked for first
+
 
 @torch.no_grad()
 def generate(
@@ -56,8 +58,13 @@ def sampling_weights(logits_V: Tensor, temperature: float, top_k: int | None = N
     weights_V = torch.softmax((logits_V - logits_V.max()) / temperature, -1)
     if top_k is None and top_p == 1:
         return weights_V
-    kept, ids = weights_V.topk(min(top_k or len(weights_V), len(weights_V)))
-    kept /= kept.sum()
+    most = min(top_k or len(weights_V), len(weights_V))
+    first = min(most, _NUCLEUS) if top_k is None else most
+    kept, ids = weights_V.topk(first)
+    if first < most and float(kept.sum()) < top_p:  # seldom; to sort all takes long
+        kept, ids = weights_V.topk(most)
+    if top_k is not None:
+        kept /= kept.sum()
     if top_p < 1:
         kept[kept.cumsum(0) - kept >= top_p] = 0  # those before suffice
     return torch.zeros_like(weights_V).scatter_(0, ids, kept)

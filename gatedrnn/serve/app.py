@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from gatedrnn.core.checks import nearest
 from gatedrnn.serve.completions import Completion, late
@@ -15,6 +16,15 @@ from gatedrnn.serve.engine import Engine
 from gatedrnn.serve.http import RefusedError, answer_errors
 from gatedrnn.serve.readings import parsing, reading
 from gatedrnn.serve.schema import CompletionBody, ParseBody, SurprisalBody
+
+
+class _Stream(StreamingResponse):
+    """A stream whose source is closed however it ends: also when the client leaves, or does not read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().__call__(scope, receive, send)
 
 
 def create_app(engine: Engine) -> FastAPI:
@@ -70,7 +80,7 @@ def _add_completions(app: FastAPI, engine: Engine) -> None:
             rule = f"{engine.asked} completions are asked for already, of at most {most}"
             raise RefusedError(429, f"server: {rule}. Ask again later", code="queue_full", retry=True)
         if body.stream:
-            return StreamingResponse(completion.stream(), media_type="text/event-stream")
+            return _Stream(completion.stream(), media_type="text/event-stream")
         return JSONResponse(await _within(limits.seconds, request, completion.whole()))
 
 

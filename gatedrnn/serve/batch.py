@@ -63,8 +63,8 @@ class Batch:
     def advance(self) -> Iterator[Sent]:
         """Read some of the prompts, and a step of all rows: what has become known."""
         self._waiting = deque(prompt for prompt in self._waiting if not prompt.ticket.gone)
-        budget = _READ_AT_ONCE
-        while self._waiting and budget > 0 and len(self._ready) < self._limits.rows:
+        whole, coming, budget = list[Prompt](), len(self._ready), _READ_AT_ONCE
+        while self._waiting and budget > 0 and coming < self._limits.rows:
             prompt = self._waiting[0]
             try:
                 budget -= self._read(prompt)
@@ -73,8 +73,9 @@ class Batch:
                 yield self._waiting.popleft().ticket, error
                 continue
             if prompt.read == len(prompt.ids):
-                self._waiting.popleft()
-                yield from self._begin(prompt)
+                whole.append(self._waiting.popleft())
+                coming += prompt.wanted.count
+        yield from self._begin(whole)
         self._regroup()
         if self._rows:
             yield from self._step()
@@ -98,15 +99,17 @@ class Batch:
         self._cache.keep(self._name, prompt.ids[: prompt.read], prompt.after)
         return len(ids)
 
-    def _begin(self, prompt: Prompt) -> Iterator[Sent]:
-        """The first token of each of a prompt's completions."""
-        assert prompt.after is not None
-        logits_V = self._decoded(prompt.after.last_1H)[0]
-        for k in range(prompt.wanted.count):
-            row = Row(self._run.vocabulary, prompt, prompt.first + k)
-            yield prompt.ticket, self._taken(row, row.begin, logits_V)
-            if row.finish is None and not row.ticket.gone:
-                self._ready.append(row)
+    def _begin(self, prompts: list[Prompt]) -> Iterator[Sent]:
+        """The first token of each completion of prompts that are read."""
+        if not prompts:
+            return
+        last_BH = torch.cat([prompt.after.last_1H for prompt in prompts if prompt.after is not None])
+        for prompt, logits_V in zip(prompts, self._decoded(last_BH), strict=True):
+            for k in range(prompt.wanted.count):
+                row = Row(self._run.vocabulary, prompt, prompt.first + k)
+                yield prompt.ticket, self._taken(row, row.begin, logits_V)
+                if row.finish is None and not row.ticket.gone:
+                    self._ready.append(row)
 
     def _regroup(self) -> None:
         """Take in rows that are ready, and let those go that are finished or no longer wanted."""

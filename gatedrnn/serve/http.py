@@ -144,7 +144,7 @@ class Guard:
         host = headers.get(b"host", "").lower()
         if self._hosts is not None and _without_port(host) not in self._hosts:
             raise RefusedError(403, f"host: must be one of {', '.join(sorted(self._hosts))}; got {ascii(host)[:80]}")
-        if self.open > self._limits.requests:
+        if scope["method"] == "POST" and self.open > self._limits.requests:
             raise RefusedError(503, f"server: {self._limits.requests} requests are open. Ask again later", retry=True)
         most = self._limits.body_bytes
         large = RefusedError(

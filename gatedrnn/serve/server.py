@@ -116,7 +116,7 @@ def _server(
         http="h11",
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_level="critical",
         access_log=False,
         server_header=False,
         timeout_keep_alive=_IDLE,

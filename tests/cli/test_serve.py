@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import openai
@@ -404,9 +405,24 @@ class TestLimits:
                     one = stack.enter_context(socket.create_connection(place))
                     one.sendall(b"POST /parse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
                 time.sleep(0.2)
-                assert refused(httpx.get(f"{url}/healthz"), 503, "2 requests are open")
+                assert refused(post(url, "/parse", text="a"), 503, "2 requests are open")
+                assert httpx.get(f"{url}/healthz").status_code == 200
             time.sleep(0.2)
+            assert refused(post(url, "/parse", text="a"), 400, "needs a cell with master gates")
             assert httpx.get(f"{url}/healthz").json() == {"status": "ok", "models": ["lstm"]}
+
+    def test_a_client_that_does_not_read(self, runs):
+        with limited(runs, new_tokens=10**7, seconds=1) as (url, engine), socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", httpx.URL(url).port))
+            how = {"max_tokens": 10**7, "ignore_eos": True, "stream": True, "n": 32, "logprobs": 20}
+            body = json.dumps(how).encode()
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            time.sleep(0.5)
+            assert engine.asked == 32
+            time.sleep(1.5)
+            assert stopped(engine)
 
     def test_a_client_that_leaves_stops_its_generation(self, runs):
         with limited(runs, new_tokens=10**7, seconds=60) as (url, engine):
@@ -499,3 +515,11 @@ def wait_for(url):
             return httpx.get(f"{url}/healthz").raise_for_status()
         time.sleep(0.05)
     raise AssertionError("the server does not answer")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_under_load_for_seconds(levels):
+    command = [sys.executable, str(Path(__file__).parents[2] / "benchmarks" / "serve.py"), str(levels / "run")]
+    done = subprocess.run([*command, "--clients", "12", "--seconds", "2"], capture_output=True, text=True, timeout=120)
+    assert "| wrong answers | 0 |" in done.stdout, done.stdout + done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
