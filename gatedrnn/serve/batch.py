@@ -38,6 +38,7 @@ class Batch:
         self._name, self._run, self._cache, self._limits = name, run, cache, limits
         self._model: LanguageModel = run.model
         self._waiting: deque[Prompt] = deque()
+        self._whole: list[Prompt] = []
         self._ready: deque[Row] = deque()
         self._rows: list[Row] = []
         self._states: States = []
@@ -54,7 +55,8 @@ class Batch:
 
     def drop(self) -> set[Ticket]:
         """Give all completions up; the requests that were waiting for one."""
-        tickets = {each.ticket for each in (*self._waiting, *self._ready, *self._rows) if not each.ticket.gone}
+        every = (*self._waiting, *self._whole, *self._ready, *self._rows)
+        tickets = {each.ticket for each in every if not each.ticket.gone}
         for ticket in tickets:
             ticket.gone = True
         return tickets
@@ -63,7 +65,7 @@ class Batch:
     def advance(self) -> Iterator[Sent]:
         """Read some of the prompts, and a step of all rows: what has become known."""
         self._waiting = deque(prompt for prompt in self._waiting if not prompt.ticket.gone)
-        whole, coming, budget = list[Prompt](), len(self._ready), _READ_AT_ONCE
+        self._whole, coming, budget = [], len(self._ready), _READ_AT_ONCE
         while self._waiting and budget > 0 and coming < self._limits.rows:
             prompt = self._waiting[0]
             try:
@@ -73,9 +75,9 @@ class Batch:
                 yield self._waiting.popleft().ticket, error
                 continue
             if prompt.read == len(prompt.ids):
-                whole.append(self._waiting.popleft())
+                self._whole.append(self._waiting.popleft())
                 coming += prompt.wanted.count
-        yield from self._begin(whole)
+        yield from self._begin()
         self._regroup()
         if self._rows:
             yield from self._step()
@@ -99,12 +101,12 @@ class Batch:
         self._cache.keep(self._name, prompt.ids[: prompt.read], prompt.after)
         return len(ids)
 
-    def _begin(self, prompts: list[Prompt]) -> Iterator[Sent]:
-        """The first token of each completion of prompts that are read."""
-        if not prompts:
+    def _begin(self) -> Iterator[Sent]:
+        """The first token of each completion of the prompts that have been read."""
+        if not self._whole:
             return
-        last_BH = torch.cat([prompt.after.last_1H for prompt in prompts if prompt.after is not None])
-        for prompt, logits_V in zip(prompts, self._decoded(last_BH), strict=True):
+        last_BH = torch.cat([prompt.after.last_1H for prompt in self._whole if prompt.after is not None])
+        for prompt, logits_V in zip(self._whole, self._decoded(last_BH), strict=True):
             for k in range(prompt.wanted.count):
                 row = Row(self._run.vocabulary, prompt, prompt.first + k)
                 yield prompt.ticket, self._taken(row, row.begin, logits_V)

@@ -16,6 +16,7 @@ from gatedrnn.serve.engine import ShutdownError
 from gatedrnn.serve.limits import Limits
 from gatedrnn.serve.schema import CompletionBody, ParseBody, SurprisalBody, first_error
 
+_READ_ON = 16  # times the largest body
 _LOG = logging.getLogger("gatedrnn.serve")
 _FIELDS = {"/v1/completions": CompletionBody, "/parse": ParseBody, "/surprisal": SurprisalBody}
 
@@ -146,29 +147,33 @@ class Guard:
             raise RefusedError(403, f"host: must be one of {', '.join(sorted(self._hosts))}; got {ascii(host)[:80]}")
         if scope["method"] == "POST" and self.open > self._limits.requests:
             raise RefusedError(503, f"server: {self._limits.requests} requests are open. Ask again later", retry=True)
-        most = self._limits.body_bytes
-        large = RefusedError(
-            413, f"body: must be at most {most:,} bytes. Send fewer or shorter texts", code="body_too_large"
-        )
-        length = headers.get(b"content-length", "0")
-        if length.isdigit() and int(length[:20]) > most:
-            raise large
-        found = bytearray()
         try:
             async with asyncio.timeout(self._limits.seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    found += message.get("body", b"")
-                    if len(found) > most:
-                        raise large
-                    if not message.get("more_body"):
-                        return bytes(found)
+                return await self._read(headers, receive)
         except TimeoutError:
             raise RefusedError(
                 408, f"body: must come within {self._limits.seconds:g} seconds", code="timeout"
             ) from None
+
+    async def _read(self, headers: dict[bytes, str], receive: Receive) -> bytes | None:
+        """The body. One that is too large is read on, and dropped, for a while: else the client never sees the refusal."""
+        most, length, found, total = self._limits.body_bytes, headers.get(b"content-length", "0"), bytearray(), 0
+        told = f"body: must be at most {most:,} bytes. Send fewer or shorter texts"
+        large = RefusedError(413, told, code="body_too_large")
+        if length.isdigit() and int(length[:20]) > _READ_ON * most:
+            raise large
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            total += len(part)
+            if total <= most:
+                found += part
+            elif total > _READ_ON * most or not message.get("more_body"):
+                raise large
+            if not message.get("more_body"):
+                return bytes(found)
 
 
 def _without_port(host: str) -> str:

@@ -21,6 +21,7 @@ from terminal import by_steps, call, fails, records, works
 
 from gatedrnn.data.prompt import prompt_ids, prompt_tokens
 from gatedrnn.serve import Limits, server
+from gatedrnn.serve.batch import Batch
 from gatedrnn.serve.cache import Snapshot, StateCache
 from gatedrnn.serve.engine import Engine
 from gatedrnn.serve.server import serving
@@ -363,7 +364,18 @@ class TestRefusals:
     def test_a_body_too_large_with_and_without_its_length(self, served):
         url = served[0]
         assert refused(raw(url, b" " * 1_000_001), 413, "body: must be at most 1,000,000 bytes")
+        assert refused(raw(url, b" " * 15_000_000), 413, "body: must be at most 1,000,000 bytes")
         assert refused(raw(url, iter([b" " * 50_000] * 21)), 413, "body: must be at most 1,000,000 bytes")
+        head = b"POST /parse HTTP/1.1\r\nHost: localhost\r\n"
+        for length in (b"16000001", b"9" * 20):
+            with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
+                client.sendall(head + b"Content-Length: %b\r\n\r\n{" % length)
+                assert b" 413 " in client.recv(4096).splitlines()[0]
+        with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client, contextlib.suppress(OSError):
+            client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            for _ in range(2000):  # without an end
+                client.sendall(b"4000\r\n" + b" " * 0x4000 + b"\r\n")
+            raise AssertionError("a body without an end was read on")
         assert raw(url, b" " * 999_000 + b'{"model": "lstm", "max_tokens": 1}').status_code == 200
 
     def test_numbers_that_overflow(self, runs, levels):
@@ -374,6 +386,16 @@ class TestRefusals:
             for how in ({}, {"echo": True, "logprobs": 1}, {"n": 3}):
                 assert refused(post(url, model="broken", prompt="the cat", **how), 500, "must be finite")
             assert post(url, model="lstm", prompt="the").status_code == 200 and engine.asked == 0
+
+    def test_a_fault_of_the_server_ends_what_it_concerns(self, runs, monkeypatch, caplog):
+        with limited(runs) as (url, engine):
+            for name in ("_read", "_decoded", "_regroup", "_step"):
+                with monkeypatch.context() as patched:
+                    patched.setattr(Batch, name, lambda *_: 1 // 0)
+                    assert refused(post(url, prompt="the", max_tokens=3), 500, "got ZeroDivisionError")
+                    assert "got ZeroDivisionError" in post(url, prompt="the", stream=True).text
+                assert post(url, prompt="the", max_tokens=3).status_code == 200
+            assert engine.asked == 0 and "a step failed" in caplog.text
 
 
 class TestLimits:
