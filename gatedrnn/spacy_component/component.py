@@ -1,0 +1,221 @@
+"""The component: a run reads the sentences of documents, a batch of them at a time."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Optional, Union, final
+
+import srsly
+import torch
+from spacy.language import Language
+from spacy.pipeline import Pipe
+from spacy.tokens import Doc, Span, Token
+from spacy.util import minibatch
+
+from gatedrnn.core.checks import one_of
+from gatedrnn.core.config import to_dict
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.files import write_folder
+from gatedrnn.data import MAPPINGS, align_words
+from gatedrnn.models.saving import holds_trained, save_config, save_weights
+from gatedrnn.spacy_component.constituents import LABEL, add_extensions
+from gatedrnn.studies.parsing import GATES, Layer, default_layer, has_distances, layer_named, parse_sentences
+from gatedrnn.studies.parsing import surprisal_records as read
+from gatedrnn.training.run import Run, accept_run, load_run, write_metrics
+from gatedrnn.trees import ALGORITHMS
+
+NAME = "gatedrnn"
+_ASSIGNS = [f"token._.{name}" for name in ("surprisal", "distance")]
+_ASSIGNS += [f"span._.{name}" for name in ("parse_string", "constituents", "labels")]
+
+if hasattr(os, "register_at_fork"):  # nlp.pipe(n_process=2): PyTorch's threads do not survive a fork
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
+@Language.factory(
+    NAME,
+    default_config={"layer": None, "gate": GATES[0], "algorithm": "unbiased", "mapping": None},
+    assigns=_ASSIGNS,
+    requires=["doc.sents"],
+)
+def make(
+    nlp: Language,
+    name: str,
+    run: str,
+    layer: Optional[Union[int, str]],  # noqa: UP007, UP045 - spaCy reads the types of a factory
+    gate: str,
+    algorithm: str,
+    mapping: Optional[str],  # noqa: UP045 - likewise
+) -> "Component":
+    """The component of a pipeline; arguments as in `Component`."""
+    return Component(name, run, layer=layer, gate=gate, algorithm=algorithm, mapping=mapping)
+
+
+@final
+class Component(Pipe):
+    """Sets `token._.surprisal` and `token._.distance`; trees are read off the distances.
+
+    Args:
+        name: in the pipeline.
+        run: folder of a trained run of language modelling; one that is not there is looked for again when a document comes, since
+            a pipeline that is loaded from a disk brings its own.
+        layer, gate, algorithm: as of `gatedrnn parse`.
+        mapping: how words are looked up; None for what the commands do: as written for `surprisal`, by the run's rule for trees.
+
+    Raises: ArgumentError: an unknown choice, or a layer where the cell has no master gates. CheckpointError, DataError,
+        ConfigError: the run is damaged.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: str,
+        *,
+        layer: Layer | None = None,
+        gate: str = GATES[0],
+        algorithm: str = "unbiased",
+        mapping: str | None = None,
+    ) -> None:
+        one_of(f"{NAME}.gate", gate, GATES)
+        one_of(f"{NAME}.algorithm", algorithm, ALGORITHMS)
+        if mapping is not None:
+            one_of(f"{NAME}.mapping", mapping, MAPPINGS)
+        self.name, self.folder = name, run
+        self.layer = layer_named(layer) if isinstance(layer, str) else layer
+        self.gate, self.algorithm, self.mapping = gate, algorithm, mapping
+        self._run: Run | None = None
+        add_extensions()
+        if run and Path(run).is_dir():
+            self._take(load_run(run))
+
+    @property
+    def run(self) -> Run:
+        """The run. Raises: CheckpointError: its folder is not there."""
+        return self._run or self._take(load_run(self.folder))
+
+    def __call__(self, doc: Doc) -> Doc:
+        """Read one document. Raises: ArgumentError: sentences have no boundaries."""
+        self._annotate([doc])
+        return doc
+
+    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        """Read documents, a batch in one call of the model."""
+        for docs in minibatch(stream, batch_size):
+            docs = list(docs)
+            try:
+                self._annotate(docs)
+            except Exception as error:  # whose handler decides
+                self.get_error_handler()(self.name, self, docs, error)
+            else:
+                yield from docs
+
+    def to_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> None:
+        """Write the run, without its checkpoints, log and paths. Raises: DataError: something else is there."""
+        path, run = Path(path), self.run
+        config = replace(run.config, data=replace(run.config.data, folder=None, tokenizer=None))
+
+        def fill(place: Path) -> None:
+            save_config(place, to_dict(config))
+            save_weights(place, run.model)
+            run.vocabulary.save(place / "vocabulary.json")
+            write_metrics(place, [])
+            accept_run(place)
+
+        if holds_trained(path):  # an earlier one, which a pipeline overwrites
+            shutil.rmtree(path)
+        write_folder(path, fill)
+
+    def from_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> "Component":
+        """Read what `to_disk` wrote. Raises: as `load_run`."""
+        self._take(load_run(path))
+        return self
+
+    def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
+        """The files of `to_disk`."""
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "run"
+            self.to_disk(place)
+            return srsly.msgpack_dumps({path.name: path.read_bytes() for path in place.iterdir()})
+
+    def from_bytes(self, data: bytes, *, exclude: Iterable[str] = ()) -> "Component":
+        """Read what `to_bytes` gave. Raises: as `load_run`."""
+        with tempfile.TemporaryDirectory() as folder:
+            files: Any = srsly.msgpack_loads(data)
+            for name, content in files.items():
+                (Path(folder) / Path(name).name).write_bytes(content)
+            return self.from_disk(folder)
+
+    def __reduce__(self) -> tuple[Callable[..., "Component"], tuple[Any, ...]]:
+        how = {"layer": self.layer, "gate": self.gate, "algorithm": self.algorithm, "mapping": self.mapping}
+        return _remade, (self.name, self.folder, how, self.to_bytes())
+
+    def _take(self, run: Run) -> Run:
+        if self.layer is not None and not has_distances(run.model):
+            got = f"cell {run.config.model.cell!r}"
+            raise ArgumentError(f"{NAME}.layer", "needs a cell with master gates", got, "Leave layer out")
+        self._run = run
+        return run
+
+    def _annotate(self, docs: list[Doc]) -> None:
+        """Set what the run says of documents."""
+        sentences = [list(sentence) for doc in docs for sentence in _sentences(doc)]
+        run, trees = self.run, self._why_no_trees()
+        words = [[token.text for token in sentence] for sentence in sentences]
+        spaces = [[bool(token.whitespace_) for token in sentence] for sentence in sentences]
+        lines = (
+            align_words(run.vocabulary, *each, self.mapping or "exact") for each in zip(words, spaces, strict=True)
+        )
+        for tokens, record in zip(sentences, read(run.model, run.vocabulary, lines, layer=self.layer), strict=True):
+            rows = (record[name][:-1] for name in ("tokens", "surprisal_bits", "distances"))
+            for token, pieces, bits, distance in zip(tokens, *rows, strict=True):
+                _set(token, bits if pieces or not token.is_space else None, distance)
+        if not trees:
+            self._set_distances(sentences)
+        for doc in docs:
+            doc._.gatedrnn = {"algorithm": self.algorithm, "label": LABEL, "why_no_trees": trees}
+
+    def _set_distances(self, sentences: list[list[Token]]) -> None:
+        """Distances as `parse` reads them."""
+        run = self.run
+        seen = [tokens for sentence in sentences if (tokens := [token for token in sentence if not token.is_space])]
+        layer = default_layer(run.model) if self.layer is None else self.layer
+        how: dict[str, Any] = {"layer": layer, "gate": self.gate, "algorithm": self.algorithm}
+        words = ([token.text for token in tokens] for tokens in seen)
+        parses = parse_sentences(
+            run.model, run.vocabulary, words, mapping=self.mapping or run.config.data.mapping, **how
+        )
+        for tokens, parsed in zip(seen, parses, strict=True):
+            for token, distance in zip(tokens, parsed.distances, strict=True):
+                token._.distance = distance
+
+    def _why_no_trees(self) -> str:
+        """What a tree needs and the run lacks; nothing if there are trees."""
+        run = self.run
+        if not has_distances(run.model):
+            return f"a run of a cell with master gates; got {run.config.model.cell}"
+        return "" if run.vocabulary.level == "word" else f"a run of words; got level {run.vocabulary.level}"
+
+
+def _remade(name: str, folder: str, how: dict[str, Any], data: bytes) -> Component:
+    """A component out of its parts, without a look at the folder."""
+    made = Component(name, "", **how)
+    made.folder = folder
+    return made.from_bytes(data)
+
+
+def _sentences(doc: Doc) -> Iterator[Span]:
+    """Raises: ArgumentError: a document has no boundaries of sentences."""
+    if not len(doc):
+        return iter(())
+    if not doc.has_annotation("SENT_START"):
+        advice = 'Add one before it: nlp.add_pipe("sentencizer"), or a parser'
+        raise ArgumentError(NAME, "needs boundaries of sentences", repr(doc.text[:30]), advice)
+    return doc.sents
+
+
+def _set(token: Token, bits: float | None, distance: float | None) -> None:
+    token._.surprisal = bits
+    token._.distance = distance
