@@ -36,10 +36,11 @@ _SENTENCES = (
     "she told him that the house had been sold",
 )
 _HINTS = {
-    "word": "Words stand between spaces, punctuation marks too: write “the cat sleeps .”",
+    "word": "Words stand between spaces, as in the training text.",
     "char": "Read character by character, spaces too.",
     "subword": "Read in subwords, as it is written.",
 }
+_STOP = " Punctuation marks too: write “the cat sleeps .”"
 
 
 def export_run(
@@ -112,7 +113,8 @@ def _about(run: Run) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "tokens": len(run.vocabulary),
         "level": run.vocabulary.level,
-        "hint": _HINTS[run.vocabulary.level],
+        "hint": _HINTS[run.vocabulary.level]
+        + (_STOP if run.vocabulary.level == "word" and "." in run.vocabulary.ids else ""),
         "mapping": data.mapping,
         "perplexity": perplexity,
         "perplexity_of": told,

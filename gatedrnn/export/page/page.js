@@ -120,6 +120,7 @@ async function read() {
     $("reading").classList.toggle("empty", !reading);
     $("problem").hidden = true;
     if (reading) say(showReading(page.about, reading, $("layer").value));
+    history.replaceState(null, "", `#${new URLSearchParams({ sentence: line() })}`); // a link to what is shown
   } catch (error) {
     if (asked === page.asked) tell(error);
   }

@@ -178,6 +178,6 @@ function showNumbers({ about, words, bits, as, distances, brackets }) {
 function showUnknown({ level }, { words, unknown }) {
   const found = words.filter((_, k) => unknown[k]);
   $("unknown").hidden = !found.length;
-  const kind = level === "word" ? "not in the vocabulary as written" : "with tokens that are not in the vocabulary";
-  $("unknown").textContent = `Dashed: ${found.map((word) => `“${word}”`).join(", ")}, ${kind}; its bits are those of <unk>.`;
+  const why = level === "word" ? "not in the vocabulary as written" : "with tokens that are not in the vocabulary";
+  $("unknown").textContent = `Dashed: ${found.map((word) => `“${word}”`).join(", ")}, ${why}, read as <unk>.`;
 }
