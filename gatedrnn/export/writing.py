@@ -6,8 +6,9 @@ Dimensions: T time, B batch, S source.
 import logging
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +158,11 @@ def _read(graph: Any) -> set[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks."""
+    """Without what the libraries log and print, warnings and whole programs where one cannot be traced."""
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
