@@ -23,7 +23,7 @@ from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training.run import METRICS_FILE, Run, read_metrics
 
 PAGE = ("index.html", "style.css", "start.js", "page.js", "model.js", "reading.js", "writing.js", "drawing.js", "tree.js",
-        "text.js", "numbers.js")  # fmt: skip
+        "text.js", "penn.js", "letters.js", "numbers.js")  # fmt: skip
 """The page's own files, in gatedrnn/export/page."""
 
 _EXAMPLES, _SAMPLES = 4, 16

@@ -32,7 +32,9 @@ LINES = [
 ]
 HARNESS = """
 import { readFileSync } from "node:fs";
-import { align, textOf, vocabularyOf, isBlank, lookUp } from "./text.js";
+import { isBlank, isDigit } from "./letters.js";
+import { pennText, pennWords } from "./penn.js";
+import { align, textOf, vocabularyOf } from "./text.js";
 import { brackets, nodesOf, spansOf } from "./tree.js";
 import { bitsOf, distanceOf, numbersOf, sample } from "./numbers.js";
 const given = JSON.parse(readFileSync(0, "utf8"));
@@ -93,7 +95,7 @@ def test_blanks_and_digits_are_pythons(javascript):
         """given.reduce(([blank, digit], code) => {
   const c = String.fromCodePoint(code);
   if (isBlank(c)) blank.push(code);
-  if (lookUp({ ids: new Map([["N", 9]]) }, c, "number") === 9 && c !== "N") digit.push(code);
+  if (isDigit(c)) digit.push(code);
   return [blank, digit];
 }, [[], []])""",
         codes,
@@ -101,6 +103,33 @@ def test_blanks_and_digits_are_pythons(javascript):
     assert found[0] == [code for code in codes if chr(code).isspace()]
     plane = [code for code in found[1] if code < 0x10000]  # beyond it, Unicode versions differ in their newest scripts
     assert plane == [code for code in codes if code < 0x10000 and chr(code).isdigit()]
+
+
+SPOKEN = [
+    "I can't say: \u201cgonna\u201d isn't wanna. It's Mr. Smith's, he'll \u2018do\u2019 it...",
+    '"Well," she said, "that\'s $5.00 (or 10%) -- d\'ye see?" ',
+    "the cat sleeps .  <unk> n't <eos> Another one. ",
+    "'Twas the '90s; rock 'n' roll, more'n that! [sic] {a} -LRB- b -RRB- ''",
+    "\u00bfQu\u00e9 tal? \u00abBien\u00bb \u20ac3 \uff08\u65e5\u672c\uff09\u3002 a:b 12:30, 1,000 x,y e.g. U.S. etc...",
+    "cannot gimme lemme gotta don't I'd've y'all's \" a \" b \"",
+    "",
+    "a\u2026b\u2013c --- ** & @ # 50% \u00b2% .. . ? .)",
+]
+
+
+def test_the_penn_treebanks_words_are_pythons(javascript):
+    penn = pytest.importorskip("gatedrnn.data.penn")
+    draw = random.Random(2)
+    parts = [part for line in [*SPOKEN, *LINES] for part in line.split()]
+    lines = [
+        *SPOKEN,
+        *LINES,
+        *("".join(draw.choice([" ", " ", ""]) + draw.choice(parts) for _ in range(9)) for _ in range(400)),
+    ]
+    found = javascript("given.map((line) => [pennWords(line), pennText(pennWords(line))])", lines)
+    for line, (words, text) in zip(lines, found, strict=True):
+        assert words == penn.penn_words(line), line
+        assert text == penn.penn_text(words), line
 
 
 def test_trees_are_pythons(javascript):

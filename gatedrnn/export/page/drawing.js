@@ -5,6 +5,7 @@ import { nodesOf } from "./tree.js";
 const SVG = "http://www.w3.org/2000/svg";
 const TREE = { step: 26, most: 320, top: 8, word: 34 };
 const HEAT = 132;
+const WIDEST = 16_000; // pixels of a canvas that every browser has
 const BARS = { height: 104, top: 22, word: 34 };
 const CUTS = { height: 40 };
 
@@ -127,8 +128,8 @@ export function drawSurprisal(columns, bits, told, end) {
  */
 export function drawHeat(columns, values, size, { from, over, under }, told) {
   const canvas = document.createElement("canvas");
-  const scale = Math.max(1, Math.round(window.devicePixelRatio || 1));
   const [width, height] = [widthOf(columns), HEAT];
+  const scale = Math.min(window.devicePixelRatio || 1, WIDEST / width);
   Object.assign(canvas, { width: width * scale, height: height * scale });
   canvas.style.cssText = `width:${width}px;height:${height}px`;
   canvas.setAttribute("role", "img");
@@ -139,7 +140,7 @@ export function drawHeat(columns, values, size, { from, over, under }, told) {
   brush.imageSmoothingEnabled = false;
   columns.forEach((column, k) => {
     strip.getContext("2d").putImageData(stripOf(values, k * size, size, from, over, under), 0, 0);
-    brush.drawImage(strip, column.from * scale, 0, (column.width - 1) * scale, height * scale);
+    brush.drawImage(strip, column.from * scale, 0, (column.width - 1) * scale, canvas.height);
   });
   return canvas;
 }

@@ -1,8 +1,9 @@
 // The page: what is typed is read, drawn and gone on from.
 
+import { isBlank } from "./letters.js";
 import { loadModel, readAbout, readVocabulary } from "./model.js";
 import { showReading } from "./reading.js";
-import { align, isBlank, vocabularyOf } from "./text.js";
+import { align, vocabularyOf } from "./text.js";
 import { startWriting, stopWriting } from "./writing.js";
 
 const LONGEST = { columns: 200, tokens: 2000 };

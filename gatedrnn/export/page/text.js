@@ -1,23 +1,9 @@
 // Text as Python's gatedrnn reads it: lines to tokens, tokens to ids, tokens to the words that hold them.
 
+import { isBlank, isDigit, split } from "./letters.js";
+
 export const UNK = 0;
 export const EOS = 1;
-
-// What Python's str.isspace() holds for, and what str.isdigit() holds for beyond decimal digits.
-const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
-const DIGIT = new RegExp(
-  "[\\p{Nd}\\xb2\\xb3\\xb9\\u1369-\\u1371\\u19da\\u2070\\u2074-\\u2079\\u2080-\\u2089\\u2460-\\u2468\\u2474-\\u247c" +
-    "\\u2488-\\u2490\\u24ea\\u24f5-\\u24fd\\u24ff\\u2776-\\u277e\\u2780-\\u2788\\u278a-\\u2792" +
-    "\\u{10a40}-\\u{10a43}\\u{10e60}-\\u{10e68}\\u{11052}-\\u{1105a}\\u{1f100}-\\u{1f10a}]",
-  "u",
-);
-const WORD = new RegExp(`[^${SPACE}]+`, "gu");
-const BLANK = new RegExp(`^[${SPACE}]*$`, "u");
-
-export const isBlank = (line) => BLANK.test(line);
-
-/** Words between white space. */
-export const split = (line) => line.match(WORD) ?? [];
 
 /**
  * Words and tokens of a line.
@@ -41,7 +27,7 @@ export function lookUp(vocabulary, word, mapping) {
   if (found !== undefined || mapping === "exact") return found ?? UNK;
   const lower = vocabulary.ids.get(word.toLowerCase());
   if (lower !== undefined || mapping === "lower") return lower ?? UNK;
-  return (DIGIT.test(word) ? vocabulary.ids.get("N") : undefined) ?? UNK;
+  return (Array.from(word).some(isDigit) ? vocabulary.ids.get("N") : undefined) ?? UNK;
 }
 
 /** Readable text of ids, a new line at each <eos>. */

@@ -1,0 +1,162 @@
+// Sentences as people write them, cut into words as in the Penn Treebank: gatedrnn/data/penn.py, rule by rule.
+
+import { isDigit, split } from "./letters.js";
+
+const EOS = "<eos>";
+const [OPEN, CLOSE, OPEN_SINGLE] = ["``", "''", "`"];
+const EITHER = '"'; // a double quotation mark whose direction the line decides
+const DOUBLE = "\"“”„‟«»";
+const BRACKETS = { "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}" };
+const CLOSERS = new Set([CLOSE, "'", ")", "]", "}", ">"]);
+const NO_SPACE_BEFORE = new Set([".", ",", ";", ":", "?", "!", ")", "]", "}", CLOSE, "'", "..."]);
+const NO_SPACE_AFTER = new Set(["(", "[", "{", "$", "#", OPEN, OPEN_SINGLE]);
+const SHOWN = { [OPEN]: '"', [CLOSE]: '"', [OPEN_SINGLE]: "'" };
+const SECONDS = new Set(["not", "me", "na", "ta", "is", "was"]);
+const BEFORE_OPENING = "([{<-‒–—―='`/\"“„«";
+const AFTER_CLOSING = ".,;:?!)]}>'";
+const ROUNDS = 8;
+
+const W = "\\p{L}\\p{N}_"; // Python's \w
+const MARK = `</?[A-Za-z][${W}\\-]*>`;
+const APART = `${MARK}|-[LR][RSC]B-|''|\\.\\.|--|[:,](?!\\p{Nd})`;
+const SCAN = new RegExp(
+  `${MARK}|-[LR][RSC]B-|''|\`\`|\`|[${DOUBLE}]|[()\\[\\]{}<>;?!@#$%&]|\\*+|\\.{2,}|-{2,}|[‒–—―…]|[:,](?!\\p{Nd})` +
+    `|(?:(?!${APART})[^\`${DOUBLE}()\\[\\]{}<>;?!@#$%&*‒–—―…])+`,
+  "gu",
+);
+const SPLIT_WORDS = /^(?:(can)(not)|(gim|lem)(me)|(gon|wan)(na)|(got)(ta)|(more)('n)|(d)('ye)|('t)(is|was))$/iu;
+const CONTRACTION = /^(.*[^'])('s|'m|'d|'ll|'re|'ve|n't|')$/isu;
+const OPENING_APOSTROPHE = new RegExp(
+  `^'(?!(?:re|ve|ll|m|t|s|d|n|em|ye|tis|twas)(?![${W}])|\\p{Nd}\\p{Nd}s?(?![${W}]))(?=[${W}])`,
+  "iu",
+);
+const FOREIGN_MARK = /^[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Po}\p{Sc}]$/u;
+
+const isForeign = (letter) => letter > "\x7f" && FOREIGN_MARK.test(letter);
+const single = (text) => text.replace(/[‘’‚‛]/g, "'");
+
+/** Words of a line, which should be one sentence. What is cut already stays as it is. */
+export const pennWords = (line) => grouped(split(line)).flat();
+
+/** The line that these words make. */
+export function pennText(words) {
+  let text = joined(words);
+  for (let round = 0; round < ROUNDS; round++) {
+    const before = text;
+    text = joined(pennWords(text));
+    if (text === before) break;
+  }
+  return text;
+}
+
+/** The words of each piece of a line. */
+function grouped(pieces) {
+  let groups = pieces.map(cut);
+  if (groups.some((group) => group.includes(EITHER))) groups = directed(groups);
+  for (let end = groups.length; end; ) end = endSentence(groups, end);
+  return groups;
+}
+
+/** Make the full stop of the sentence that ends before group `end` a word; where the sentence before it ends. */
+function endSentence(groups, end) {
+  for (let k = end - 1; k >= 0; k--) {
+    const group = groups[k];
+    for (let i = group.length - 1; i >= 0; i--) {
+      const word = group[i];
+      if (word === EOS || CLOSERS.has(word)) continue;
+      if (word.length > 1 && word.at(-1) === "." && word.at(-2) !== ".") {
+        groups[k] = [...group.slice(0, i), ...cut(word.slice(0, -1)), ".", ...group.slice(i + 1)];
+      }
+      for (let j = k; j > 0; j--) if (groups[j].includes(EOS)) return j;
+      return 0;
+    }
+  }
+  return 0;
+}
+
+/** With a direction for every quotation mark: closing where one is open. */
+function directed(groups) {
+  let open = false;
+  return groups.map((group) =>
+    group.map((word) => {
+      const made = word === EITHER ? (open ? CLOSE : OPEN) : word;
+      open = made === OPEN || (open && made !== CLOSE);
+      return made;
+    }),
+  );
+}
+
+/** Words of what stands between white space. */
+function cut(given) {
+  const piece = single(given);
+  return [...piece.matchAll(SCAN)].flatMap((match) => {
+    const [token, start] = [match[0], match.index];
+    if (token.length === 1 && DOUBLE.includes(token)) {
+      return [quotation(token, piece.slice(0, start).slice(-1), piece.slice(start + 1, start + 2))];
+    }
+    if (token in BRACKETS) return [BRACKETS[token]];
+    return token[0] === "<" ? [token] : cutWord(token);
+  });
+}
+
+/** The direction of a double quotation mark between two characters, each empty at an end of the piece. */
+function quotation(mark, before, after) {
+  if (before && !BEFORE_OPENING.includes(before)) return CLOSE;
+  return after && !AFTER_CLOSING.includes(after) ? OPEN : alone(mark);
+}
+
+const alone = (mark) => (mark === '"' ? EITHER : "“„«".includes(mark) ? OPEN : CLOSE);
+
+/** Words of what holds no other separator: punctuation of other scripts at its ends, apostrophes, contractions. */
+function cutWord(word) {
+  const letters = Array.from(word);
+  let [start, end] = [letters.findIndex((letter) => !isForeign(letter)), letters.length];
+  if (start < 0) start = end;
+  while (end > start && isForeign(letters[end - 1])) end--;
+  const inner = start < end ? cutContraction(letters.slice(start, end).join("")) : [];
+  return [...letters.slice(0, start), ...inner, ...letters.slice(Math.max(start, end))];
+}
+
+function cutContraction(given) {
+  const [first, rest] = [[], []];
+  let word = given;
+  for (;;) {
+    const opening = word.match(OPENING_APOSTROPHE);
+    const found = opening ? null : (word.match(SPLIT_WORDS) ?? word.match(CONTRACTION));
+    if (opening) {
+      first.push(OPEN_SINGLE);
+      word = word.slice(1);
+    } else if (found) {
+      const [head, last] = found.slice(1).filter(Boolean);
+      rest.push(last);
+      word = head;
+    } else return [...first, word, ...rest.reverse()];
+  }
+}
+
+function joined(words) {
+  return words.reduce((text, word, k) => {
+    const space = k && !isClose(words[k - 1], word) ? " " : "";
+    return text + space + (SHOWN[word] ?? word);
+  }, "");
+}
+
+/** Whether no space stands between two words: not where they would read as others. */
+function isClose(before, word) {
+  const last = Array.from(before).at(-1);
+  const becomes = (text) => {
+    const found = cut(text);
+    return found.length === 2 && found[0] === before && found[1] === word;
+  };
+  if (NO_SPACE_BEFORE.has(word) || (word === "%" && isDigit(last)) || isMark(word, /^[\p{Pe}\p{Pf}\p{Po}]$/u)) {
+    if (word === ".") return last !== "." && before !== OPEN && before !== OPEN_SINGLE;
+    const plain = /[\p{L}\p{N}]/u.test(before);
+    return plain ? becomes(before + (SHOWN[word] ?? word)) : last !== word[0];
+  }
+  if (NO_SPACE_AFTER.has(before) || isMark(before, /^[\p{Ps}\p{Pi}\p{Sc}]$/u) || before === "¿" || before === "¡") {
+    return becomes((SHOWN[before] ?? before) + word);
+  }
+  return (word.includes("'") || SECONDS.has(word.toLowerCase())) && becomes(before + word);
+}
+
+const isMark = (word, kinds) => word > "\x7f" && word !== "¿" && word !== "¡" && kinds.test(word);
