@@ -50,7 +50,7 @@ def read(run: Run, sentence: str, layer: str | None, mapped: bool) -> tuple[str,
     Returns: picture of tree and gates (HTML), brackets, picture of surprisal (HTML), a row a word: word, bits, distance, known.
     Raises: ArgumentError: more words than LONGEST, or a layer that the model does not have.
     """
-    words = sentence.split()
+    words = run.vocabulary.tokens(sentence) if run.vocabulary.level == "word" else sentence.split()
     if not words:
         return "", "", "", []
     if len(words) > LONGEST:

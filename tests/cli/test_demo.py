@@ -9,6 +9,7 @@ import pytest
 
 from gatedrnn.cli.commands import demo
 from gatedrnn.cli.main import main
+from gatedrnn.core.torch_internals import scan
 from gatedrnn.data import CONSTRUCTIONS
 from gatedrnn.export import runtime, web
 from gatedrnn.trees import PROTOCOLS
@@ -69,6 +70,7 @@ def test_demo_never_deletes_a_run_of_yours(small, tmp_path: Path, capsys):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="needs the extra onnx")
+@pytest.mark.skipif(scan is None, reason="needs a PyTorch with scan")
 def test_demo_writes_the_page_where_its_runtime_is(small, tmp_path: Path, capsys):
     out = tmp_path / "demo"
     with pytest.MonkeyPatch.context() as patch:

@@ -15,7 +15,7 @@ const page = { about: null, vocabulary: null, model: null, asked: 0, timer: 0 };
 async function open() {
   page.about = await readAbout();
   showAbout(page.about);
-  page.vocabulary = vocabularyOf(...(await readVocabulary(page.about)));
+  page.vocabulary = vocabularyOf(...(await readVocabulary(page.about)), page.about.tokenize);
   page.model = await loadModel(page.about, (share) => ($("progress").value = share));
   $("loading").hidden = true;
   for (const id of ["sentence-part", "reading", "going-on"]) $(id).hidden = false;

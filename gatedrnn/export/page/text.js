@@ -1,6 +1,7 @@
 // Text as Python's gatedrnn reads it: lines to tokens, tokens to ids, tokens to the words that hold them.
 
 import { isBlank, isDigit, split } from "./letters.js";
+import { pennText, pennWords } from "./penn.js";
 
 export const UNK = 0;
 export const EOS = 1;
@@ -11,7 +12,7 @@ export const EOS = 1;
  */
 export function align(vocabulary, line, mapping = "exact") {
   if (vocabulary.level === "word") {
-    const words = split(line);
+    const words = vocabulary.penn ? pennWords(line) : split(line);
     const ids = words.map((word) => lookUp(vocabulary, word, mapping));
     return { words, tokens: ids.map((id) => vocabulary.words[id]), ids, owners: words.map((_, k) => k) };
   }
@@ -39,6 +40,7 @@ export function textOf(vocabulary, ids) {
 
 function join(vocabulary, tokens) {
   if (vocabulary.level === "subword") return vocabulary.subwords.join(tokens);
+  if (vocabulary.penn) return pennText(tokens);
   return tokens.join(vocabulary.level === "word" ? " " : "");
 }
 
@@ -67,10 +69,11 @@ function owned(characters, pieces) {
   return { words: words.map(([a, b]) => characters.slice(a, b).join("")), owners };
 }
 
-/** A vocabulary of the files that a run holds. */
-export function vocabularyOf(saved, tokenizer) {
+/** A vocabulary of the files that a run holds. tokenize: "none", or "penn" for words as in the Penn Treebank. */
+export function vocabularyOf(saved, tokenizer, tokenize = "none") {
   const ids = new Map(saved.words.map((word, id) => [word, id]));
-  return { level: saved.level, words: saved.words, ids, subwords: tokenizer ? new Subwords(tokenizer) : null };
+  const subwords = tokenizer ? new Subwords(tokenizer) : null;
+  return { level: saved.level, words: saved.words, ids, subwords, penn: tokenize === "penn" };
 }
 
 // Unicode's White_Space, which the regular expressions of tokenizers call \s.
