@@ -53,25 +53,23 @@ export function pennText(words) {
 function grouped(pieces) {
   let groups = pieces.map(cut);
   if (groups.some((group) => group.includes(EITHER))) groups = directed(groups);
-  for (let end = groups.length; end; ) end = endSentence(groups, end);
+  const ends = groups.flatMap((group, k) => group.flatMap((word, i) => (word === EOS ? [[k, i]] : [])));
+  for (const [k, i] of [[groups.length, 0], ...ends.reverse()]) endSentence(groups, k, i);
   return groups;
 }
 
-/** Make the full stop of the sentence that ends before group `end` a word; where the sentence before it ends. */
-function endSentence(groups, end) {
-  for (let k = end - 1; k >= 0; k--) {
-    const group = groups[k];
-    for (let i = group.length - 1; i >= 0; i--) {
-      const word = group[i];
-      if (word === EOS || CLOSERS.has(word)) continue;
-      if (word.length > 1 && word.at(-1) === "." && word.at(-2) !== ".") {
-        groups[k] = [...group.slice(0, i), ...cut(word.slice(0, -1)), ".", ...group.slice(i + 1)];
-      }
-      for (let j = k; j > 0; j--) if (groups[j].includes(EOS)) return j;
-      return 0;
+/** Make the full stop of the sentence that ends before word `i` of group `k` a word. */
+function endSentence(groups, k, i) {
+  while (i || k) {
+    if (!i) i = groups[--k].length;
+    i--;
+    const [group, word] = [groups[k], groups[k][i]];
+    if (CLOSERS.has(word)) continue;
+    if (word.length > 1 && word.at(-1) === "." && word.at(-2) !== ".") {
+      groups[k] = [...group.slice(0, i), ...cut(word.slice(0, -1)), ".", ...group.slice(i + 1)];
     }
+    return;
   }
-  return 0;
 }
 
 /** With a direction for every quotation mark: closing where one is open. */
