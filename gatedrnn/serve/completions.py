@@ -194,4 +194,4 @@ def late(seconds: float) -> RefusedError:
 
 
 def _sent(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"data: {json.dumps(content, separators=(',', ':'))}\n\n"
