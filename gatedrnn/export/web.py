@@ -41,6 +41,7 @@ _HINTS = {
     "subword": "Read in subwords, as it is written.",
 }
 _STOP = " Punctuation marks too: write “the cat sleeps .”"
+_PENN = "Write one sentence as usual; it is cut into words as in the Penn Treebank."
 
 
 def export_run(
@@ -106,6 +107,7 @@ def _about(run: Run) -> dict[str, Any]:
     layers, model, data = list(run.model.layers), run.config.model, run.config.data
     states = [(f"{name}_{k}", layer.hidden_size) for k, layer in enumerate(layers, 1) for name in layer.spec.states]
     perplexity, told = _perplexity(run)
+    tokenize = getattr(data, "tokenize", "none")
     return {
         "name": _name(run.folder.resolve()),
         "cell": model.cell,
@@ -124,6 +126,14 @@ def _about(run: Run) -> dict[str, Any]:
         "outputs": [f"{layer.spec.states[0]}_{k}" for k, layer in enumerate(layers, 1)],
         "version": __version__,
     }
+
+
+def _hint(run: Run, tokenize: str) -> str:
+    """How to write a sentence for this run."""
+    level = run.vocabulary.level
+    if tokenize == "penn":
+        return _PENN
+    return _HINTS[level] + (_STOP if level == "word" and "." in run.vocabulary.ids else "")
 
 
 def _name(folder: Path) -> str:

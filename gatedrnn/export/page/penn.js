@@ -15,13 +15,15 @@ const SECONDS = new Set(["not", "me", "na", "ta", "is", "was"]);
 const BEFORE_OPENING = "([{<-‒–—―='`/\"“„«";
 const AFTER_CLOSING = ".,;:?!)]}>'";
 const ROUNDS = 8;
+const LONGEST = 64; // letters of a word that is cut
 
 const W = "\\p{L}\\p{N}_"; // Python's \w
 const MARK = `</?[A-Za-z][${W}\\-]*>`;
 const APART = `${MARK}|-[LR][RSC]B-|''|\\.\\.|--|[:,](?!\\p{Nd})`;
+const LETTERS = "(?=(?<letters>[A-Za-z]+))\\k<letters>(?!\\$)"; // as many as there are, and no dollar after them
 const SCAN = new RegExp(
-  `${MARK}|-[LR][RSC]B-|''|\`\`|\`|[${DOUBLE}]|[()\\[\\]{}<>;?!@#$%&]|\\*+|\\.{2,}|-{2,}|[‒–—―…]|[:,](?!\\p{Nd})` +
-    `|(?:(?!${APART})[^\`${DOUBLE}()\\[\\]{}<>;?!@#$%&*‒–—―…])+`,
+  `${MARK}|-[LR][RSC]B-|''|\`\`|\`|[${DOUBLE}]|[A-Za-z]{1,3}\\$|[()\\[\\]{}<>;?!@#$%&]|\\*+|\\.{2,}|-{2,}|[‒–—―…]` +
+    `|[:,](?!\\p{Nd})|(?:${LETTERS}|(?<=[${W}])&(?=[${W}])|(?!${APART})[^\`${DOUBLE}()\\[\\]{}<>;?!@#$%&*‒–—―…])+`,
   "gu",
 );
 const SPLIT_WORDS = /^(?:(can)(not)|(gim|lem)(me)|(gon|wan)(na)|(got)(ta)|(more)('n)|(d)('ye)|('t)(is|was))$/iu;
@@ -107,29 +109,24 @@ const alone = (mark) => (mark === '"' ? EITHER : "“„«".includes(mark) ? OPE
 
 /** Words of what holds no other separator: punctuation of other scripts at its ends, apostrophes, contractions. */
 function cutWord(word) {
-  const letters = Array.from(word);
-  let [start, end] = [letters.findIndex((letter) => !isForeign(letter)), letters.length];
-  if (start < 0) start = end;
-  while (end > start && isForeign(letters[end - 1])) end--;
-  const inner = start < end ? cutContraction(letters.slice(start, end).join("")) : [];
-  return [...letters.slice(0, start), ...inner, ...letters.slice(Math.max(start, end))];
+  const found = [];
+  for (const left = [word]; left.length; ) {
+    const parts = halved(left.pop());
+    if (parts.length === 1) found.push(parts[0]);
+    else left.push(...parts.reverse());
+  }
+  return found;
 }
 
-function cutContraction(given) {
-  const [first, rest] = [[], []];
-  let word = given;
-  for (;;) {
-    const opening = word.match(OPENING_APOSTROPHE);
-    const found = opening ? null : (word.match(SPLIT_WORDS) ?? word.match(CONTRACTION));
-    if (opening) {
-      first.push(OPEN_SINGLE);
-      word = word.slice(1);
-    } else if (found) {
-      const [head, last] = found.slice(1).filter(Boolean);
-      rest.push(last);
-      word = head;
-    } else return [...first, word, ...rest.reverse()];
-  }
+/** A word in two, or as it is. */
+function halved(word) {
+  const letters = Array.from(word);
+  if (letters.length === 1 || letters.length > LONGEST) return [word];
+  if (isForeign(letters[0])) return [letters[0], letters.slice(1).join("")];
+  if (isForeign(letters.at(-1))) return [letters.slice(0, -1).join(""), letters.at(-1)];
+  if (OPENING_APOSTROPHE.test(word)) return [OPEN_SINGLE, word.slice(1)];
+  const found = word.match(SPLIT_WORDS) ?? word.match(CONTRACTION);
+  return found ? found.slice(1).filter(Boolean) : [word];
 }
 
 function joined(words) {
