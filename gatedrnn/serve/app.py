@@ -36,9 +36,8 @@ def create_app(engine: Engine) -> FastAPI:
         yield
         await asyncio.to_thread(engine.stop)
 
-    app = FastAPI(
-        title="gatedrnn", docs_url=None, redoc_url=None, lifespan=life
-    )  # whose pages load scripts from elsewhere
+    # no pages of documentation, which load scripts from elsewhere
+    app = FastAPI(title="gatedrnn", docs_url=None, redoc_url=None, lifespan=life)
     answer_errors(app)
     _add_models(app, engine)
     _add_completions(app, engine)
@@ -56,14 +55,17 @@ def _add_models(app: FastAPI, engine: Engine) -> None:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
+        """The runs."""
         return {"object": "list", "data": [told(name) for name in engine.runs]}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
+        """One run."""
         return told(_chosen(engine, name))
 
     @app.get("/healthz")
     async def health() -> JSONResponse:
+        """Whether requests are answered."""
         told = {"status": "ok" if engine.alive else "ended", "models": list(engine.runs)}
         return JSONResponse(told, 200 if engine.alive else 503)
 
@@ -74,6 +76,7 @@ def _add_completions(app: FastAPI, engine: Engine) -> None:
 
     @app.post("/v1/completions", response_model=None)
     async def completions(body: CompletionBody, request: Request) -> Any:
+        """Text that goes on from prompts."""
         name = _chosen(engine, body.model)
         completion = await asyncio.to_thread(Completion, name, body, engine)
         if engine.asked + len(completion.choices) > most:
@@ -93,11 +96,13 @@ def _add_readings(app: FastAPI, engine: Engine) -> None:
 
     @app.post("/parse")
     async def parse(body: ParseBody, request: Request) -> dict[str, Any]:
+        """Trees of sentences."""
         name = _chosen(engine, body.model)
         return await read(request, name, await asyncio.to_thread(parsing, engine.runs[name], body, limits))
 
     @app.post("/surprisal")
     async def surprisal(body: SurprisalBody, request: Request) -> dict[str, Any]:
+        """Surprisal of the words of sentences."""
         name = _chosen(engine, body.model)
         return await read(request, name, await asyncio.to_thread(reading, engine.runs[name], body, limits))
 

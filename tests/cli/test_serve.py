@@ -370,6 +370,11 @@ class TestRefusals:
         assert refused(httpx.get(f"{url}/healthz", headers={"host": "example.org"}), 403, "host: must be one of")
         assert refused(httpx.post(f"{url}/parse", content=b'{"text": "a"}'), 400, "content-type: application/json")
 
+    def test_the_schema(self, served):
+        found = httpx.get(f"{served[0]}/openapi.json").json()
+        assert found["paths"].keys() >= {"/v1/models", "/v1/completions", "/parse", "/surprisal", "/healthz"}
+        assert "logprobs" in found["components"]["schemas"]["CompletionBody"]["properties"]
+
     def test_a_body_too_large_with_and_without_its_length(self, served):
         url = served[0]
         assert refused(raw(url, b" " * 1_000_001), 413, "body: must be at most 1,000,000 bytes")
