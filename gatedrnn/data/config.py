@@ -8,6 +8,9 @@ from gatedrnn.trees.gold import KEEP_RULES
 
 LEVELS = ("word", "char", "subword")
 EMPTY_LINES = ("skip", "eos")
+TOKENIZE = ("none", "penn")
+"""How lines become words: at white space, or as sentences that people write."""
+
 MAPPINGS = ("exact", "lower", "number")
 """How a word of foreign text is looked up: as written; then in lower case too; then, if it holds a digit, as `N` too."""
 
@@ -21,10 +24,11 @@ class DataConfig:
 
     Args:
         folder: with train.txt, valid.txt or dev.txt, and test.txt if there is one (.gz too); none for the built-in grammar.
-        level: word (at white space), char (every character, the space too) or subword (Hugging Face tokenizers).
+        level: word (see tokenize), char (every character, the space too) or subword (Hugging Face tokenizers).
         min_count: words or characters rarer than this become <unk> [1 if the training text has <unk> of its own, else 2].
         vocabulary_size: how many subwords at most to learn from the training text [8000].
         tokenizer: a tokenizer.json with the subwords, instead of learning them.
+        tokenize: none for words between white space, penn for sentences as people write them (`ends.` is `ends` and `.`).
         empty_lines: skip them, or eos for one <eos> each, as published WikiText-2 figures count.
         mapping: how words of trees, pairs and prompts are looked up: exact, lower (lower case too) or number (N for numbers too).
         words: which terminals of a tree count: ptb (by tag) or alnum (with a letter or digit).
@@ -40,12 +44,14 @@ class DataConfig:
     empty_lines: str = "skip"
     mapping: str = "number"
     words: str = "ptb"
+    tokenize: str = "none"
 
     def __post_init__(self) -> None:
         for name in ("folder", "tokenizer"):
             if getattr(self, name) == "":
                 raise ArgumentError(f"data.{name}", "must be a path", "an empty one", "Name one, or leave it out")
         one_of("data.level", self.level, LEVELS)
+        one_of("data.tokenize", self.tokenize, TOKENIZE)
         one_of("data.empty_lines", self.empty_lines, EMPTY_LINES)
         one_of("data.mapping", self.mapping, MAPPINGS)
         one_of("data.words", self.words, KEEP_RULES)
@@ -57,6 +63,9 @@ class DataConfig:
             if getattr(self, name) is not None:
                 got = f"{name}={getattr(self, name)} with level={self.level}"
                 raise ArgumentError(f"data.{name}", f"has no use at level {self.level}", got, "Leave it out")
+        if self.tokenize != "none" and self.level != "word":
+            got = f"tokenize={self.tokenize} with level={self.level}"
+            raise ArgumentError("data.tokenize", "cuts words, at level word", got, "Leave it out")
         if self.vocabulary_size is not None and self.tokenizer is not None:
             got = f"vocabulary_size={self.vocabulary_size}, tokenizer={self.tokenizer}"
             raise ArgumentError("data.vocabulary_size", "is the tokenizer's if one is given", got, "Leave one out")

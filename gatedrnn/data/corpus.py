@@ -51,8 +51,8 @@ class Corpus:
 
     Args:
         files: text by split, as `find_splits` gives it.
-        vocabulary: given, or learned from files["train"] as `level`, `min_count`, `vocabulary_size` and `tokenizer` say
-            (those of `DataConfig`).
+        vocabulary: given, or learned from files["train"] as `level`, `min_count`, `vocabulary_size`, `tokenizer` and
+            `tokenize` say (those of `DataConfig`).
         empty_lines: "skip" or "eos".
 
     Attributes: `lines` and `characters` (line ends included) by split.
@@ -71,8 +71,9 @@ class Corpus:
         vocabulary_size: int | None = None,
         tokenizer: str | None = None,
         empty_lines: str = "skip",
+        tokenize: str = "none",
     ) -> None:
-        data = DataConfig(None, level, min_count, vocabulary_size, tokenizer, empty_lines)
+        data = DataConfig(None, level, min_count, vocabulary_size, tokenizer, empty_lines, tokenize=tokenize)
         self.files, self.empty_lines = dict(files), empty_lines
         self.lines: dict[str, int] = {}
         self.characters: dict[str, int] = {}

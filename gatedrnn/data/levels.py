@@ -1,4 +1,4 @@
-"""Levels of tokens that need no library: words and characters; subwords are in `subwords.py`.
+"""Levels of tokens that need no library: words and characters; subwords are in `subwords.py`, sentences in `penn.py`.
 
 In bulk a text is a list of lines, and each line is followed by `<eos>`. There is no Python per character, and per word only
 a look-up.
@@ -10,6 +10,8 @@ from itertools import repeat
 from typing import Protocol, final
 
 import numpy as np
+
+from gatedrnn.data.penn import penn_text, penn_words
 
 UNK = "<unk>"
 EOS = "<eos>"
@@ -40,23 +42,29 @@ class Level(Protocol):
 
 @final
 class Words:
-    """Words at white space."""
+    """Words of a line.
+
+    Args: tokenize: "none" for what stands between white space, "penn" for sentences as people write them (`penn_words`).
+    """
 
     name = "word"
 
+    def __init__(self, tokenize: str = "none") -> None:
+        self.tokenize = tokenize
+
     def tokens(self, line: str) -> list[str]:
         """Words of a line."""
-        return line.split()
+        return penn_words(line) if self.tokenize == "penn" else line.split()
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Words with a space between them."""
-        return " ".join(tokens)
+        """Words with a space between them; with "penn", as people write them."""
+        return penn_text(tokens) if self.tokenize == "penn" else " ".join(tokens)
 
     def encoder(self, ids: Mapping[str, int]) -> LineEncoder:
         """Encodes lines in bulk; a word costs one look-up."""
 
         def encode(lines: list[str]) -> np.ndarray:
-            words = _words(lines)
+            words = self._words(lines)
             return np.fromiter(map(ids.get, words, repeat(0)), np.int32, len(words))
 
         return encode
@@ -65,8 +73,14 @@ class Words:
         """How often each word occurs, `<eos>` once a line."""
         counts: Counter[str] = Counter()
         for lines in batches:
-            counts.update(_words(lines))
+            counts.update(self._words(lines))
         return counts
+
+    def _words(self, lines: list[str]) -> list[str]:
+        """Words of all lines, `<eos>` after each line."""
+        if self.tokenize == "penn":
+            return [word for line in lines for word in (*penn_words(line), EOS)]
+        return f" {EOS} ".join([*lines, ""]).split()
 
 
 @final
@@ -99,10 +113,6 @@ class Characters:
             found = np.bincount(_code_points(lines))
             counts[: len(found)] += found
         return Counter({EOS if code == ord("\n") else chr(code): int(counts[code]) for code in np.flatnonzero(counts)})
-
-
-def _words(lines: list[str]) -> list[str]:
-    return f" {EOS} ".join([*lines, ""]).split()
 
 
 def _code_points(lines: list[str]) -> np.ndarray:

@@ -15,6 +15,9 @@ def prompt_tokens(vocabulary: Vocabulary, text: str) -> list[str]:
     return tokens
 
 
-def prompt_ids(vocabulary: Vocabulary, tokens: Sequence[str]) -> list[int]:
-    """Ids of a prompt's tokens; words are looked up as in text that was not prepared as the training text was."""
-    return vocabulary.encode_foreign(tokens) if vocabulary.level == "word" else vocabulary.encode(tokens)
+def prompt_ids(vocabulary: Vocabulary, tokens: Sequence[str], mapping: str = "number") -> list[int]:
+    """Ids of a prompt's tokens; words are looked up as in text that was not prepared as the training text was.
+
+    Args: mapping: as in `Vocabulary.encode_foreign`; of no use at other levels.
+    """
+    return vocabulary.encode_foreign(tokens, mapping) if vocabulary.level == "word" else vocabulary.encode(tokens)

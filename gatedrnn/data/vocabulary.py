@@ -11,8 +11,9 @@ from gatedrnn.core.checks import one_of
 from gatedrnn.core.checksums import check
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json
-from gatedrnn.data.config import MAPPINGS, DataConfig
+from gatedrnn.data.config import MAPPINGS, TOKENIZE, DataConfig
 from gatedrnn.data.levels import EOS, UNK, Characters, Level, LineEncoder, Words
+from gatedrnn.data.penn import penn_forms
 from gatedrnn.data.subwords import Subwords
 
 VOCABULARY_FILE, TOKENIZER_FILE = "vocabulary.json", "tokenizer.json"
@@ -27,7 +28,7 @@ class Vocabulary:
     Args:
         words: the tokens, distinct, `<unk>` and `<eos>` first; the position is the id.
         counts: how often each occurred in training, for information.
-        splitter: cuts lines into tokens [words at white space]; `level` is its name.
+        splitter: cuts lines into tokens [words between white space]; `level` is its name.
 
     Raises: ArgumentError: the special words are missing, or a word repeats.
     """
@@ -48,6 +49,11 @@ class Vocabulary:
         """`word`, `char` or `subword`."""
         return self.splitter.name
 
+    @property
+    def tokenize(self) -> str:
+        """How lines become words: "none" at white space, "penn" as sentences; "none" at the other levels."""
+        return self.splitter.tokenize if isinstance(self.splitter, Words) else "none"
+
     @classmethod
     def learn(cls, batches: Iterable[list[str]], data: DataConfig) -> "Vocabulary":
         """The vocabulary of a training text.
@@ -61,7 +67,7 @@ class Vocabulary:
         if data.level == "subword":
             size = data.vocabulary_size or _DEFAULT_SUBWORDS
             return cls.of(Subwords.load(data.tokenizer) if data.tokenizer else Subwords.learn(batches, size))
-        splitter = Words() if data.level == "word" else Characters()
+        splitter = Words(data.tokenize) if data.level == "word" else Characters()
         return cls.from_counts(splitter.count(batches), 0, data.min_count, splitter)
 
     @classmethod
@@ -106,11 +112,11 @@ class Vocabulary:
         return len(self.words)
 
     def tokens(self, line: str) -> list[str]:
-        """Tokens of a line of text."""
+        """Tokens of a line of text: what every command makes of the text that it reads."""
         return self.splitter.tokens(line)
 
     def text(self, tokens: Iterable[str]) -> str:
-        """Readable text of tokens, a new line at each `<eos>`."""
+        """Readable text of tokens, a new line at each `<eos>`; with `tokenize: penn` spaces stand as people put them."""
         lines: list[list[str]] = [[]]
         for token in tokens:
             if token == EOS:
@@ -131,11 +137,13 @@ class Vocabulary:
         """Ids of words from text that was not prepared as the training text was, a treebank's say.
 
         A word is looked up as written (`exact`), then in lower case (`lower`), then, if it holds a digit, as `N`, the Penn
-        Treebank text's number word (`number`); else it is `<unk>`.
+        Treebank text's number word (`number`); else it is `<unk>`. With `tokenize: penn`, brackets, quotation marks and
+        apostrophes are looked up as that writes them.
 
         Raises: ArgumentError: the tokens are not words, or an unknown mapping.
         """
         self.require_words("Vocabulary.encode_foreign")
+        words = penn_forms(list(words)) if self.tokenize == "penn" else words
         if one_of("mapping", mapping, MAPPINGS) == "exact":
             return self.encode(words)
         return [self._foreign(word, mapping) for word in words]
@@ -168,6 +176,7 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """A hash that differs wherever a text would be encoded differently."""
         settings = self.splitter.settings if isinstance(self.splitter, Subwords) else ""
+        settings = self.tokenize if self.tokenize != "none" else settings  # "" as earlier versions had it
         return hashlib.sha256(json.dumps([self.level, self.words, settings]).encode()).hexdigest()
 
     def save(self, path: Path | str) -> None:
@@ -175,7 +184,8 @@ class Vocabulary:
         path = Path(path)
         if isinstance(self.splitter, Subwords):
             self.splitter.save(_tokenizer(path))
-        write_json(path, {"level": self.level, "words": self.words, "counts": self.counts})
+        tokenize = {} if self.tokenize == "none" else {"tokenize": self.tokenize}
+        write_json(path, {"level": self.level, **tokenize, "words": self.words, "counts": self.counts})
 
     @classmethod
     def load(cls, path: Path | str) -> "Vocabulary":
@@ -186,7 +196,8 @@ class Vocabulary:
         path = Path(path)
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
-            splitters = {"word": Words(), "char": Characters(), "subword": None}
+            tokenize = one_of("tokenize", saved.get("tokenize", "none"), TOKENIZE)
+            splitters = {"word": Words(tokenize), "char": Characters(), "subword": None}
             if not all(isinstance(word, str) for word in saved["words"]):
                 raise ValueError("a token that is no text")
             vocabulary = cls(saved["words"], saved.get("counts"), splitters[saved.get("level", "word")])

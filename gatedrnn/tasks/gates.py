@@ -16,6 +16,7 @@ from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, Vocabulary, windows
 from gatedrnn.data.batching import PAD_TARGET
+from gatedrnn.data.prompt import prompt_ids
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import Encoder, LanguageModel
 from gatedrnn.models.finite import finite
@@ -126,5 +127,4 @@ def gates_by_word(model: LanguageModel, vocabulary: Vocabulary, sentence: str, m
 def looked_up(vocabulary: Vocabulary, sentence: str, mapping: str) -> tuple[list[str], list[int]]:
     """Tokens of a sentence and their ids."""
     tokens = vocabulary.tokens(sentence)
-    ids = vocabulary.encode_foreign(tokens, mapping) if vocabulary.level == "word" else vocabulary.encode(tokens)
-    return tokens, ids
+    return tokens, prompt_ids(vocabulary, tokens, mapping)

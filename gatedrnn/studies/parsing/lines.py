@@ -17,7 +17,7 @@ def parse_lines(model: LanguageModel, vocabulary: Vocabulary, lines: Iterable[st
     Args: how: as in `parse_sentences`.
     Raises: ArgumentError: as `parse_sentences`.
     """
-    sentences, again = tee(line.split() for line in lines)
+    sentences, again = tee(vocabulary.tokens(line) for line in lines)
     parses = parse_sentences(model, vocabulary, filter(None, again), **how)
     algorithm = how.get("algorithm", "unbiased")
     return (next(parses) if words else Parse([], [], algorithm) for words in sentences)

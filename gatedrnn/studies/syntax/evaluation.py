@@ -3,11 +3,11 @@
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, MinimalPair, Vocabulary
+from gatedrnn.data.penn import penn_words
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.syntax.pairs import log_probabilities, next_word_log_probabilities
 
@@ -94,29 +94,17 @@ def evaluate_pairs(
 def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> list[int]:
     """Ids of a sentence of raw text.
 
-    Words are cut as in the Penn Treebank and looked up as `Vocabulary.encode_foreign` does; punctuation that the vocabulary
-    lacks is left out. Characters and subwords are the vocabulary's own.
+    Words are cut as in the Penn Treebank, whatever the run's `tokenize`, and looked up as `Vocabulary.encode_foreign` does;
+    punctuation that the vocabulary lacks is left out. Characters and subwords are the vocabulary's own.
     """
     if vocabulary.level != "word":
         return vocabulary.encode(vocabulary.tokens(text))
-    return vocabulary.encode_foreign([word for word in cut(text) if counts(vocabulary, word)], mapping)
-
-
-def cut(text: str) -> list[str]:
-    """Words of raw text, cut as in the Penn Treebank."""
-    return text.split() if text.replace(" ", "").isalpha() else _tokenizer().tokenize(text)
+    return vocabulary.encode_foreign([word for word in penn_words(text) if counts(vocabulary, word)], mapping)
 
 
 def counts(vocabulary: Vocabulary, word: str) -> bool:
     """Whether a word is read: not punctuation that the vocabulary lacks."""
     return word in vocabulary.ids or any(c.isalnum() for c in word)
-
-
-@functools.cache
-def _tokenizer() -> Any:
-    from nltk.tokenize import NLTKWordTokenizer
-
-    return NLTKWordTokenizer()
 
 
 def _by_sentence(

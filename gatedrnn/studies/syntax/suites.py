@@ -10,8 +10,9 @@ from typing import Any
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, UNK, Item, Suite, Vocabulary, align
+from gatedrnn.data.penn import penn_words_of_pieces
 from gatedrnn.models import LanguageModel, surprisals
-from gatedrnn.studies.syntax.evaluation import UNKNOWN, counts, cut
+from gatedrnn.studies.syntax.evaluation import UNKNOWN, counts
 from gatedrnn.studies.syntax.formula import EVERY, Formula, Region
 
 _METRICS: dict[str, Callable[[Sequence[float]], float]] = {
@@ -145,7 +146,7 @@ def _tokens(vocabulary: Vocabulary, regions: Sequence[str], mapping: str) -> tup
     text = " ".join(" ".join(regions).split())
     ends = list(accumulate(len(region.split()) for region in regions))  # in words between white space
     if vocabulary.level == "word":
-        words, owners = _owned(text)
+        words, owners = penn_words_of_pieces(text)
         kept = [k for k, word in enumerate(words) if counts(vocabulary, word)]
         ids, owners = vocabulary.encode_foreign([words[k] for k in kept], mapping), [owners[k] for k in kept]
     else:
@@ -156,20 +157,6 @@ def _tokens(vocabulary: Vocabulary, regions: Sequence[str], mapping: str) -> tup
         [next((k for k, end in enumerate(ends) if owner < end), len(regions) - 1) for owner in owners],
         len(regions),
     )
-
-
-def _owned(text: str) -> tuple[list[str], list[int]]:
-    """Words of a text cut as in the Penn Treebank, and which of the words between white space each is of.
-
-    A cut word has the letters of the text, but for quotation marks.
-    """
-    words, owners, at = cut(text), [], 0
-    for word in words:
-        at += text[at : at + 1] == " "
-        owners.append(text.count(" ", 0, at))
-        quoted = text[at : at + 1] == '"' and not text.startswith(word, at)
-        at += 1 if quoted else len(word)
-    return words, owners
 
 
 def _check(suite: Suite, formula: Formula, item: Item) -> None:
