@@ -71,26 +71,27 @@ def export_run(
     ids = [run.vocabulary.encode(run.vocabulary.tokens(example)) for example in examples] + sampled
     weights, graph = _graph(run, int8, [each for each in ids if each])
     loaded = sum(map(len, binaries.values())) + len(graph)
-    about = _about(run) | {
-        "examples": examples,
-        "weights": weights,
-        "graph_bytes": len(graph),
-        "download_bytes": loaded,
-    }
+    sizes = {"graph_bytes": len(graph), "download_bytes": loaded}
+    about = _about(run) | {"examples": examples, "weights": weights} | sizes
 
     def fill(place: Path) -> None:
-        for name in PAGE:
-            (place / name).write_bytes((files("gatedrnn.export") / "page" / name).read_bytes())
-        (place / "runtime").mkdir()
-        for name, data in binaries.items():  # .js: servers know its type everywhere
-            (place / "runtime" / name.replace(".mjs", ".js")).write_bytes(data)
-        licence = files("gatedrnn.export") / "page" / "runtime-license.txt"
-        (place / "runtime" / "LICENSE.txt").write_bytes(licence.read_bytes())
+        _write_own(place, binaries)
         (place / "model.onnx").write_bytes(graph)
         write_json(place / "page.json", about)
         run.vocabulary.save(place / "vocabulary.json")
 
     write_folder(folder, fill)
+
+
+def _write_own(place: Path, binaries: dict[str, bytes]) -> None:
+    """What is the same for every run: the page and its runtime."""
+    own = files("gatedrnn.export") / "page"
+    for name in PAGE:
+        (place / name).write_bytes((own / name).read_bytes())
+    (place / "runtime").mkdir()
+    for name, data in binaries.items():  # .js: servers know its type everywhere
+        (place / "runtime" / name.replace(".mjs", ".js")).write_bytes(data)
+    (place / "runtime" / "LICENSE.txt").write_bytes((own / "runtime-license.txt").read_bytes())
 
 
 def _graph(run: Run, int8: bool, sentences: list[list[int]]) -> tuple[str, bytes]:
@@ -107,7 +108,6 @@ def _about(run: Run) -> dict[str, Any]:
     layers, model, data = list(run.model.layers), run.config.model, run.config.data
     states = [(f"{name}_{k}", layer.hidden_size) for k, layer in enumerate(layers, 1) for name in layer.spec.states]
     perplexity, told = _perplexity(run)
-    tokenize = getattr(data, "tokenize", "none")
     return {
         "name": _name(run.folder.resolve()),
         "cell": model.cell,
@@ -115,8 +115,7 @@ def _about(run: Run) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "tokens": len(run.vocabulary),
         "level": run.vocabulary.level,
-        "hint": _HINTS[run.vocabulary.level]
-        + (_STOP if run.vocabulary.level == "word" and "." in run.vocabulary.ids else ""),
+        "hint": _hint(run),
         "mapping": data.mapping,
         "perplexity": perplexity,
         "perplexity_of": told,
@@ -128,10 +127,10 @@ def _about(run: Run) -> dict[str, Any]:
     }
 
 
-def _hint(run: Run, tokenize: str) -> str:
+def _hint(run: Run) -> str:
     """How to write a sentence for this run."""
     level = run.vocabulary.level
-    if tokenize == "penn":
+    if run.vocabulary.tokenize == "penn":
         return _PENN
     return _HINTS[level] + (_STOP if level == "word" and "." in run.vocabulary.ids else "")
 
@@ -168,7 +167,13 @@ def _sampled(run: Run) -> list[list[int]]:
 def _examples(run: Run, sampled: list[list[int]]) -> list[str]:
     """Sentences to begin with: some of English if the run knows all their tokens, and what the model itself writes."""
     vocabulary = run.vocabulary
-    stop = " ." if vocabulary.level == "word" and "." in vocabulary.ids else ""
+    stop = (
+        ""
+        if "." not in vocabulary.ids or vocabulary.level != "word"
+        else "."
+        if vocabulary.tokenize == "penn"
+        else " ."
+    )
     english = [sentence + stop for sentence in _SENTENCES]
     known = [each for each in english if vocabulary.ids[UNK] not in vocabulary.encode(vocabulary.tokens(each))]
     own = (" ".join(vocabulary.text(vocabulary.decode(ids)).split()) for ids in sampled)

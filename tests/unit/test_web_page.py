@@ -11,7 +11,8 @@ import pytest
 
 from gatedrnn.data import Vocabulary, align
 from gatedrnn.data.config import MAPPINGS
-from gatedrnn.data.levels import Characters
+from gatedrnn.data.levels import Characters, Words
+from gatedrnn.data.penn import penn_text, penn_words
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.export.web import PAGE
 from gatedrnn.trees import brackets, distances_to_spans
@@ -61,19 +62,20 @@ def javascript(tmp_path_factory):
 
 def vocabulary_of(level):
     words = ["the", "cat", "sleeps", ".", "N", "café", "i̇stanbul", "σας", "日本語", "it's"]
-    if level == "word":
-        return Vocabulary(["<unk>", "<eos>", *words])
+    if level in ("word", "penn"):
+        return Vocabulary(["<unk>", "<eos>", *words], splitter=Words("penn" if level == "penn" else "none"))
     if level == "char":
         return Vocabulary(["<unk>", "<eos>", *" abcdehlnpstT.日🙂"], splitter=Characters())
     pytest.importorskip("tokenizers", reason="needs tokenizers, of the extra hf")
     return Vocabulary.of(Subwords.learn([[*LINES, "the cat sleeps and the cats sleep"] * 3], 330))
 
 
-@pytest.mark.parametrize("level", ["word", "char", "subword"])
+@pytest.mark.parametrize("level", ["word", "penn", "char", "subword"])
 def test_lines_are_read_as_in_python(javascript, level):
     vocabulary = vocabulary_of(level)
     tokenizer = json.loads(vocabulary.splitter.settings) if isinstance(vocabulary.splitter, Subwords) else None
-    given = {"saved": {"level": level, "words": vocabulary.words}, "tokenizer": tokenizer, "lines": LINES}
+    saved = {"level": vocabulary.level, "tokenize": vocabulary.tokenize, "words": vocabulary.words}
+    given = {"saved": saved, "tokenizer": tokenizer, "lines": LINES}
     given["mappings"] = MAPPINGS
     made = "((v) => given.mappings.map((m) => given.lines.map((line) => align(v, line, m))))"
     found = javascript(f"{made}(vocabularyOf(given.saved, given.tokenizer))", given)
@@ -81,12 +83,12 @@ def test_lines_are_read_as_in_python(javascript, level):
         for line, got in zip(LINES, lines, strict=True):
             expected = align(vocabulary, line, mapping)
             assert (got["words"], got["ids"], got["owners"]) == (expected.words, expected.ids, expected.owners), line
-    ids = [[*vocabulary.encode(vocabulary.tokens(line)), 1, 0, 5] for line in LINES]
+    tokens = [[*vocabulary.tokens(line), "<eos>", "<unk>", vocabulary.words[5]] for line in LINES]
     texts = javascript(
-        "((v) => given.ids.map((each) => textOf(v, each)))(vocabularyOf(given.saved, given.tokenizer))",
-        given | {"ids": ids},
+        "((v) => given.tokens.map((each) => textOf(v, each)))(vocabularyOf(given.saved, given.tokenizer))",
+        given | {"tokens": tokens},
     )
-    assert texts == [vocabulary.text(vocabulary.decode(each)) for each in ids]
+    assert texts == [vocabulary.text(each) for each in tokens]
 
 
 def test_blanks_and_digits_are_pythons(javascript):
@@ -118,7 +120,6 @@ SPOKEN = [
 
 
 def test_the_penn_treebanks_words_are_pythons(javascript):
-    penn = pytest.importorskip("gatedrnn.data.penn")
     draw = random.Random(2)
     parts = [part for line in [*SPOKEN, *LINES] for part in line.split()]
     lines = [
@@ -128,8 +129,8 @@ def test_the_penn_treebanks_words_are_pythons(javascript):
     ]
     found = javascript("given.map((line) => [pennWords(line), pennText(pennWords(line))])", lines)
     for line, (words, text) in zip(lines, found, strict=True):
-        assert words == penn.penn_words(line), line
-        assert text == penn.penn_text(words), line
+        assert words == penn_words(line), line
+        assert text == penn_text(words), line
 
 
 def test_trees_are_pythons(javascript):

@@ -15,7 +15,7 @@ const page = { about: null, vocabulary: null, model: null, asked: 0, timer: 0 };
 async function open() {
   page.about = await readAbout();
   showAbout(page.about);
-  page.vocabulary = vocabularyOf(...(await readVocabulary(page.about)), page.about.tokenize);
+  page.vocabulary = vocabularyOf(...(await readVocabulary(page.about)));
   page.model = await loadModel(page.about, (share) => ($("progress").value = share));
   $("loading").hidden = true;
   for (const id of ["sentence-part", "reading", "going-on"]) $(id).hidden = false;
@@ -71,7 +71,7 @@ function setUp() {
   addEventListener("hashchange", fromAddress);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", read);
   $("copy").addEventListener("click", copy);
-  startWriting(page, () => align(page.vocabulary, line(), "number").ids, (error) => say(error));
+  startWriting(page, () => align(page.vocabulary, line(), "number"), (error) => say(error));
 }
 
 function fill(select, options, chosen) {

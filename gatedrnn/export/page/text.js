@@ -5,21 +5,25 @@ import { pennText, pennWords } from "./penn.js";
 
 export const UNK = 0;
 export const EOS = 1;
+const END = "<eos>";
 
 /**
  * Words and tokens of a line.
- * Returns { words, tokens, ids, owners }: owners[k] is the word, from 0, that token k belongs to.
+ * Returns { words, written, tokens, ids, owners }: tokens as written and as the vocabulary has them, and owners[k], the word,
+ * from 0, that token k belongs to.
  */
 export function align(vocabulary, line, mapping = "exact") {
   if (vocabulary.level === "word") {
     const words = vocabulary.penn ? pennWords(line) : split(line);
     const ids = words.map((word) => lookUp(vocabulary, word, mapping));
-    return { words, tokens: ids.map((id) => vocabulary.words[id]), ids, owners: words.map((_, k) => k) };
+    const owners = words.map((_, k) => k);
+    return { words, written: words, tokens: ids.map((id) => vocabulary.words[id]), ids, owners };
   }
   const characters = Array.from(line);
   const pieces = vocabulary.level === "char" ? charactersOf(characters) : vocabulary.subwords.pieces(line);
   const ids = pieces.map(({ token }) => vocabulary.ids.get(token) ?? UNK);
-  return { ...owned(characters, pieces), tokens: ids.map((id) => vocabulary.words[id]), ids };
+  const written = pieces.map(({ token }) => token);
+  return { ...owned(characters, pieces), written, tokens: ids.map((id) => vocabulary.words[id]), ids };
 }
 
 /** The id of a word: as written, then in lower case, then, if it holds a digit, as N. */
@@ -31,11 +35,11 @@ export function lookUp(vocabulary, word, mapping) {
   return (Array.from(word).some(isDigit) ? vocabulary.ids.get("N") : undefined) ?? UNK;
 }
 
-/** Readable text of ids, a new line at each <eos>. */
-export function textOf(vocabulary, ids) {
+/** Readable text of tokens, a new line at each <eos>. */
+export function textOf(vocabulary, tokens) {
   const lines = [[]];
-  for (const id of ids) id === EOS ? lines.push([]) : lines.at(-1).push(vocabulary.words[id]);
-  return lines.map((line) => join(vocabulary, line)).join("\n");
+  for (const token of tokens) token === END ? lines.push([]) : lines.at(-1).push(token);
+  return lines.map((line) => (line.length ? join(vocabulary, line) : "")).join("\n");
 }
 
 function join(vocabulary, tokens) {
@@ -69,11 +73,11 @@ function owned(characters, pieces) {
   return { words: words.map(([a, b]) => characters.slice(a, b).join("")), owners };
 }
 
-/** A vocabulary of the files that a run holds. tokenize: "none", or "penn" for words as in the Penn Treebank. */
-export function vocabularyOf(saved, tokenizer, tokenize = "none") {
+/** A vocabulary of the files that a run holds. */
+export function vocabularyOf(saved, tokenizer) {
   const ids = new Map(saved.words.map((word, id) => [word, id]));
   const subwords = tokenizer ? new Subwords(tokenizer) : null;
-  return { level: saved.level, words: saved.words, ids, subwords, penn: tokenize === "penn" };
+  return { level: saved.level, words: saved.words, ids, subwords, penn: saved.tokenize === "penn" };
 }
 
 // Unicode's White_Space, which the regular expressions of tokenizers call \s.

@@ -6,7 +6,7 @@ import { UNK, textOf } from "./text.js";
 const $ = (id) => document.getElementById(id);
 let turn = 0;
 
-/** Make the form work. prompt(): ids to go on from. */
+/** Make the form work. prompt(): what to go on from, as `align` gives it. */
 export function startWriting(page, prompt, failed) {
   $("temperature").addEventListener("input", showTemperature);
   showTemperature();
@@ -48,10 +48,10 @@ async function write({ model, vocabulary }, prompt) {
   const banned = $("no-unk").checked ? UNK : -1;
   const ids = [];
   const isLast = () => ids.length >= many || mine !== turn;
-  let found = await model.begin(prompt);
+  let found = await model.begin(prompt.ids);
   while (!isLast()) {
     ids.push(sample(model.lastRow(found), temperature, draw, banned));
-    show(vocabulary, prompt, ids);
+    show(vocabulary, prompt.written, ids);
     if (ids.length % 4 === 0) await new Promise((go) => setTimeout(go));
     if (!isLast()) found = await model.next(ids.at(-1), found.states);
   }
@@ -60,8 +60,9 @@ async function write({ model, vocabulary }, prompt) {
 }
 
 /** The prompt, soft, and what follows it, a new line at each end of a sentence. */
-function show(vocabulary, prompt, ids) {
-  const [before, whole] = [textOf(vocabulary, prompt), textOf(vocabulary, [...prompt, ...ids])];
+function show(vocabulary, written, ids) {
+  const before = textOf(vocabulary, written);
+  const whole = textOf(vocabulary, [...written, ...ids.map((id) => vocabulary.words[id])]);
   const soft = document.createElement("span");
   soft.className = "soft";
   const same = whole.startsWith(before) ? before : "";
