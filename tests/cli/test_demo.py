@@ -1,6 +1,5 @@
 """The demo in small: every file it promises, with the keys it promises."""
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from gatedrnn.cli.commands import demo
 from gatedrnn.cli.main import main
-from gatedrnn.core.torch_internals import scan
 from gatedrnn.data import CONSTRUCTIONS
 from gatedrnn.export import runtime, web
 from gatedrnn.trees import PROTOCOLS
@@ -69,15 +67,18 @@ def test_demo_never_deletes_a_run_of_yours(small, tmp_path: Path, capsys):
     assert (tmp_path / "work" / "run" / "model.safetensors").read_text() == "precious"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="needs the extra onnx")
-@pytest.mark.skipif(scan is None, reason="needs a PyTorch with scan")
 def test_demo_writes_the_page_where_its_runtime_is(small, tmp_path: Path, capsys):
-    out = tmp_path / "demo"
+    out, asked = tmp_path / "demo", []
+
+    def export_run(run, folder, **how):  # the page itself is tested in test_web.py
+        asked.append((run.folder, how))
+        folder.mkdir()
+        (folder / "index.html").write_text("a page")
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(web, "runtime_files", lambda *_, **__: dict.fromkeys(runtime.FILES, b""))
+        patch.setattr(web, "export_run", export_run)
         assert main(["demo", "--out", str(out)]) == 0
     assert f"--directory {out / 'page'}" in capsys.readouterr().out
-    assert json.loads((out / "page" / "page.json").read_text())["name"] == "demo"
+    assert asked == [(out / "run", {"fetch": False})]
     assert main(["demo", "--out", str(out)]) == 0  # it replaces its own page
-    told = "without the page of export --to web: export --to web: needs onnxruntime-web 1.30.0; got none in"
-    assert told in capsys.readouterr().out and not (out / "page").exists()
+    assert "without the page of export --to web: export" in capsys.readouterr().out and not (out / "page").exists()
