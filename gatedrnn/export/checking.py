@@ -41,13 +41,13 @@ def values(inputs: tuple[Input, ...], sizes: dict[str, int], seed: int) -> list[
 
 
 def check(graph: Graph, model: Any, int8: bool) -> None:
-    """Raises: GatedRNNError: the file is not valid, or computes something else than the module."""
+    """Raises: GatedRNNError: the file is not valid, computes something else than the module, or the module no finite numbers."""
     import onnxruntime
     from onnx import checker
 
     owner, advice = f"export.onnx {graph.name}", "Report this: it is a bug"
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _QUIET
+    options.log_severity_level, options.intra_op_num_threads = _QUIET, 1
     try:
         if not int8:  # onnx does not know the operators of onnxruntime
             checker.check_model(model, full_check=True)
@@ -64,6 +64,9 @@ def check(graph: Graph, model: Any, int8: bool) -> None:
         feeds = {each.name: value.numpy() for each, value in zip(graph.inputs, given, strict=True)}
         found = dict(zip((output.name for output in session.get_outputs()), session.run(None, feeds), strict=True))
         for name, value in expected.items():
+            if not bool(value.isfinite().all()):
+                got = f"NaN or infinity in {name}"
+                raise GatedRNNError(owner, "must compute finite numbers", got, "The weights are damaged or too large")
             away = _error(value, torch.from_numpy(found[name]), int8)
             if not away <= (TOLERANCE_INT8 if int8 else TOLERANCE):
                 got = f"{name} off by {away:.1g} at T = {sizes['T']}, B = {sizes['B']}"

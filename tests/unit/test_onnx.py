@@ -30,7 +30,9 @@ class Session:
     """A graph in onnxruntime, by names."""
 
     def __init__(self, path):
-        self.run = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.run = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
     def __call__(self, **given):
         found = self.run.run(None, {name: np.asarray(value) for name, value in given.items()})
@@ -249,6 +251,12 @@ class TestRefusals:
         nn.init.constant_(layer.bias_hh_l0, value)
         with pytest.raises(ArgumentError, match="needs finite weights; got NaN or infinity in bias_hh_l0"):
             onnx(layer, tmp_path / "graphs")
+
+    def test_weights_that_overflow(self, tmp_path):
+        model = language_model("rnn")
+        nn.init.constant_(model.decoder.weight, 3e38)
+        with pytest.raises(GatedRNNError, match="must compute finite numbers; got NaN or infinity in logits"):
+            onnx(model, tmp_path / "graphs")
 
     def test_a_missing_library(self, tmp_path, monkeypatch):
         monkeypatch.setattr(writing, "find_spec", lambda name: None if name == "onnxscript" else name)
