@@ -38,11 +38,17 @@ def export_run(run: Run, folder: Path) -> None:
     `trust_remote_code`. Paths of this machine are left out.
 
     Raises: DataError: the folder is not empty or cannot be written, or `<pad>` is a word of the vocabulary.
-        ArgumentError: a run of another task.
+        ArgumentError: a run of another task, or one that cuts sentences into words by `data.tokenize`.
     """
     if run.config.task != LanguageModelling.name:
         advice = "Export it by --to onnx"
         raise ArgumentError("--to hf", f"takes a run of {LanguageModelling.name}", f"one of {run.config.task}", advice)
+    if run.vocabulary.tokenize != "none":
+        rule, advice = (
+            "cannot cut words as data.tokenize does",
+            "Use the run itself (gatedrnn.load_run, gatedrnn serve)",
+        )
+        raise ArgumentError("--to hf", rule, f"a run of tokenize={run.vocabulary.tokenize}", advice)
     model = wrapped(run)
     model.config.auto_map = {
         "AutoConfig": f"{_SHIM_NAME}.GatedRNNConfig",

@@ -3,7 +3,7 @@
 Dimensions: V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float = 1.0,
+    exclude: Collection[int] = (),
     generator: torch.Generator | None = None,
 ) -> Iterator[int]:
     """Sample ids without end, one at a time, from softmax(logits / temperature), the state carried.
@@ -33,6 +34,7 @@ def generate(
         temperature: above 0; small is greedy.
         top_k: sample from the k most probable only, None for all.
         top_p: sample from the fewest most probable whose probabilities, among those k, sum to p or more; in (0, 1].
+        exclude: ids that are never sampled; the probabilities of the others are divided by their sum before `top_k` and `top_p`.
         generator: on the CPU; None for torch's global one.
 
     Equations: top_p is nucleus sampling, Holtzman et al. 2020. Departs: none.
@@ -43,10 +45,15 @@ def generate(
         positive_int("generate.top_k", top_k)
     if not 0 < top_p <= 1:
         raise ArgumentError("generate.top_p", "must lie in (0, 1]", top_p, "Give a number such as 0.9")
+    excluded, size = sorted(set(exclude)), model.embedding.num_embeddings
+    if len(excluded) >= size or not all(0 <= i < size for i in excluded):
+        got = f"{len(excluded)} ids"
+        raise ArgumentError("generate.exclude", f"must be ids in 0…{size - 1}, not all of them", got, "Leave some in")
     device = model.embedding.weight.device
     output = model(torch.tensor(prompt, device=device)[:, None])
     while True:
         logits_V = finite("generate.logits", output.logits[-1, 0].double().cpu())
+        logits_V[excluded] = -torch.inf
         weights_V = sampling_weights(logits_V, temperature, top_k, top_p)
         token = int(torch.multinomial(weights_V, 1, generator=generator))
         yield token

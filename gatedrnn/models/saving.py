@@ -1,12 +1,13 @@
 """A model on disk: `config.yaml`, `model.safetensors` and their checksums; nothing is unpickled, nothing is half written."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from gatedrnn.core.checksums import check, write_listed
+from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, read_yaml, yaml_text
@@ -14,17 +15,22 @@ from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, 
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
+VOCABULARY_FILE = "vocabulary.json"
+_BESIDE = (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE, "tokenizer.json")
 _UNTRAINED = {"trained": "no"}
 
 
 class PretrainedModel(nn.Module):
     """A model of a configuration, which a folder can hold: `config.yaml` (section model) and `model.safetensors`.
 
-    Attributes: config: what it is made of; kind: its class; shared: parameters that are another one: name → whose, stored once.
+    Attributes: config: what it is made of; kind: its class; shared: parameters that are another one: name → whose, stored once;
+        vocabulary: a `Vocabulary` that goes with it, or None; read_vocabulary: reads one, set by the package.
     """
 
     kind: ClassVar[type]
+    read_vocabulary: ClassVar[Callable[[Path], Any]]
     config: Any
+    vocabulary: Any = None
 
     @property
     def shared(self) -> dict[str, str]:
@@ -42,22 +48,50 @@ class PretrainedModel(nn.Module):
                 put_weight(self, name, as_dense(value))
         return self
 
-    def save_pretrained(self, folder: Path | str) -> None:
-        """Write both files into `folder`, each atomically."""
+    def save_pretrained(self, folder: Path | str, vocabulary: Any = None) -> None:
+        """Write both files into `folder`, each atomically, and the vocabulary beside them.
+
+        Args: vocabulary: a `Vocabulary` of the model's size [the model's own, if it has one].
+        Raises: ArgumentError: the vocabulary is of another size. DataError: a file cannot be written.
+        """
+        kept = self.vocabulary if vocabulary is None else vocabulary
+        size = getattr(self.config, "vocabulary_size", None)
+        if kept is not None and len(kept) != size:
+            got = f"{len(kept)} tokens and model.vocabulary_size={size}"
+            advice = "Give the vocabulary that the model was made for"
+            raise ArgumentError("save_pretrained.vocabulary", "must be of the model's size", got, advice)
         save_config(folder, {"model": to_dict(self.config)})
         save_weights(folder, self)
+        if kept is not None:
+            kept.save(Path(folder) / VOCABULARY_FILE)
+            accept(Path(folder), _BESIDE)
 
     @classmethod
-    def from_pretrained(cls, folder: Path | str, *, backend: str = "auto") -> Self:
+    def from_pretrained(cls, folder: Path | str, *, backend: str = "auto", vocabulary: Any = None) -> Self:
         """Read a folder written by `save_pretrained` or a run's folder, in evaluation mode.
 
+        Args: vocabulary: the folder's, if it has been read already [`vocabulary.json`, if there is one].
+        Returns: the model; `model.vocabulary` is None if the folder holds none.
         Raises: CheckpointError: a file is missing, damaged or of another size. ConfigError: no YAML.
-            ArgumentError: a value in it is out of range.
+            ArgumentError: a value in it is out of range. DataError: a damaged vocabulary.
         """
         model: Any = cls
         model = model(read_config(folder, cls.kind), backend)
         load_weights(folder, model)
+        model.vocabulary = vocabulary or _read_vocabulary(Path(folder) / VOCABULARY_FILE, model)
         return model.eval()
+
+
+def _read_vocabulary(path: Path, model: PretrainedModel) -> Any:
+    """The vocabulary beside a model, None without one. Raises: CheckpointError: it is of another size than the model."""
+    if not path.is_file():
+        return None
+    vocabulary = type(model).read_vocabulary(path)
+    size = getattr(model.config, "vocabulary_size", None)
+    if len(vocabulary) != size:
+        got = f"{len(vocabulary)} words and model.vocabulary_size={size}"
+        raise CheckpointError(str(path), "must be of the model's size", got, "Restore the run's own file")
+    return vocabulary
 
 
 def save_config(folder: Path | str, sections: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
     Raises: RefusedError: too much text, or none. ArgumentError: an unknown layer.
     """
     lines = _lines(body.text)
-    _check(sum(len(line.split()) for line in lines), limits)
+    _check(sum(len(run.vocabulary.tokens(line)) for line in lines), limits)
     how = {"layer": _layer(body.layer) or default_layer(run.model), "gate": body.gate, "algorithm": body.algorithm}
     how["mapping"] = body.mapping or run.config.data.mapping
     return lambda: [parsed.record() | how for parsed in parse_lines(run.model, run.vocabulary, lines, **how)]

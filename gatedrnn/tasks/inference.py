@@ -100,7 +100,7 @@ class Inference:
             got = f"{len(vocabulary)} words and model.vocabulary_size={model.vocabulary_size}"
             rule = "must be of the model's size"
             raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
-        return PairClassifier.from_pretrained(folder, backend=backend), vocabulary
+        return PairClassifier.from_pretrained(folder, backend=backend, vocabulary=vocabulary), vocabulary
 
     @property
     def splits(self) -> Collection[str]:

@@ -65,7 +65,7 @@ class LanguageModelling:
                 f"{len(vocabulary)} words and model.vocabulary_size={model.vocabulary_size}",
             )
             raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
-        return LanguageModel.from_pretrained(folder, backend=backend), vocabulary
+        return LanguageModel.from_pretrained(folder, backend=backend, vocabulary=vocabulary), vocabulary
 
     @property
     def splits(self) -> Collection[str]:

@@ -8,7 +8,7 @@ from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, run_place
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.data import EOS
+from gatedrnn.data import EOS, UNK
 from gatedrnn.data.prompt import prompt_ids, prompt_tokens
 from gatedrnn.models import generate
 from gatedrnn.training.run import load_run
@@ -24,6 +24,7 @@ class Options(arguments.Options):
     temperature: float = option(1.0, "small is greedy")
     top_k: int | None = option(None, "sample from the k most probable words [all]")
     top_p: float = option(1.0, "sample from the most probable words that sum to p")
+    no_unk: bool = option(False, "never sample <unk>; the other probabilities are divided by their sum")
     seed: int = option(1, "of what is sampled")
 
 
@@ -40,6 +41,7 @@ def run(options: Options) -> Found:
         temperature=options.temperature,
         top_k=options.top_k,
         top_p=options.top_p,
+        exclude=[run.vocabulary.ids[UNK]] if options.no_unk else [],
         generator=torch.Generator().manual_seed(options.seed),
     )
     words = [*prompt, *(run.vocabulary.words[next(ids)] for _ in range(options.words))]
