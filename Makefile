@@ -4,7 +4,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 # `make test-instructions`: again with what lesser CPUs have. `make test-arm64`: on an emulated ARM64, Debian only.
-.PHONY: demo test test-instructions test-arm64 check bench gpu-check docs clean
+# `make wheel`: built, installed and tested in a clean environment; `make oldest`: with the oldest versions that are supported.
+.PHONY: demo test test-instructions test-arm64 wheel oldest check bench gpu-check docs clean
 
 demo: .venv/.run
 	$(BIN)/gatedrnn demo --out gatedrnn-demo
@@ -17,6 +18,12 @@ test-instructions: .venv/.dev
 
 test-arm64: .venv/.dev
 	bash benchmarks/arm64.sh
+
+wheel:
+	PYTHON=$(PYTHON) bash tests/installed.sh
+
+oldest:
+	PYTHON=$(PYTHON) bash tests/installed.sh oldest
 
 check: .venv/.dev
 	$(BIN)/ruff check .
@@ -34,7 +41,7 @@ docs: .venv/.dev
 	$(BIN)/sphinx-build -W -q docs docs/_build
 
 clean:
-	rm -rf .venv docs/_build gatedrnn-demo
+	rm -rf .venv dist build docs/_build gatedrnn-demo
 
 .venv/.run: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
