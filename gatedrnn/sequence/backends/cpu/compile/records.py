@@ -108,10 +108,10 @@ left_size   int    a thread's, in elements
 _WEIGHTS = """
 W           real   [G_x, D]
 U           real   [G_1 + G_2, H]
-PW          packed room for W's panels, or the table of its pieces
+PW          packed room for W's panels, or for one of each thread, or the table of its pieces
 PU          packed of U's
-direct_w    int    whether W is read as it lies
-direct_u    int    whether U is
+way_w       int    how W is read: `PACKED`, `DIRECT` or `PANELWISE`
+way_u       int    how U is
 scale       real   of each column [G]
 bias        real   of each column [G], or b_ih by row if `two_biases`
 bias_h      real   b_hh by row

@@ -5,7 +5,10 @@ Dimensions: T steps, N tokens, D input, B batch, H hidden, G columns of gates.
 
 import array
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,8 +152,7 @@ class Layout:
         previous: the token before each in its sequence, −1 − b where that is initial state b; int64 [N].
         order: the batch's rows, longest first [B]; None, and what follows, where all have T steps: then tokens lie as they are.
         index: the place of each token in [T · B], [N].
-        places: the token at each place [T · B], any where there is none.
-        dead: places without a token [T · B, 1].
+        dead: the places in [T · B] without a token.
     """
 
     offsets: Tensor
@@ -158,19 +160,29 @@ class Layout:
     previous: Tensor
     order: Tensor | None = None
     index: Tensor | None = None
-    places: Tensor | None = None
     dead: Tensor | None = None
 
-    def packed(self, values_TBX: Tensor) -> Tensor:
-        """What belongs to places [T, B, X] as tokens [N, X]."""
+    @contextmanager
+    def rooms(self, dtype: torch.dtype, *widths: int) -> Iterator[list[Any]]:
+        """Borrowed memory [N, width] for packed tokens; None for each where they lie packed as they are."""
+        if self.index is None:
+            yield [None] * len(widths)
+            return
+        with memory.borrowed([(self.count, width) for width in widths], dtype) as found:
+            yield found
+
+    def packed(self, values_TBX: Tensor, room_NX: Tensor | None = None) -> Tensor:
+        """What belongs to places [T, B, X] as tokens [N, X], in `room_NX` if it has to be copied."""
         flat = values_TBX.reshape(-1, values_TBX.shape[-1])
-        return flat.contiguous() if self.index is None else flat.index_select(0, self.index)
+        return flat.contiguous() if self.index is None else torch.index_select(flat, 0, self.index, out=room_NX)
 
     def padded(self, values_NX: Tensor, T: int, B: int) -> Tensor:
         """What belongs to tokens as places [T, B, X], 0 where there is no token."""
-        if self.places is not None and self.dead is not None:
-            values_NX = values_NX.index_select(0, self.places).masked_fill_(self.dead, 0)
-        return values_NX.view(T, B, values_NX.shape[-1])
+        X = values_NX.shape[-1]
+        if self.index is None or self.dead is None:
+            return values_NX.view(T, B, X)
+        padded = memory.empty(T * B, X, dtype=values_NX.dtype)
+        return padded.index_copy_(0, self.index, values_NX).index_fill_(0, self.dead, 0).view(T, B, X)
 
     def sorted(self, rows_BX: Tensor) -> Tensor:
         """Rows of the batch, longest first."""
@@ -217,11 +229,15 @@ def _ragged(lengths_B: Tensor, T: int, B: int, reverse: bool) -> Layout:
         previous = torch.where(first, -1 - b, offsets[(t + 1).clamp_max(T)] + b)
     else:
         previous = torch.where(t == 0, -1 - b, offsets[(t - 1).clamp_min(0)] + b)
-    return Layout(offsets, len(t), previous, order, t * B + order[b], *token_places(lengths_B, T))
+    dead = (torch.arange(T, device="cpu")[:, None] >= lengths_B).flatten().nonzero().flatten()
+    return Layout(offsets, len(t), previous, order, t * B + order[b], dead)
 
 
 def token_places(lengths_B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """`places` and `dead` of a ragged batch's layout, by operations that compilers see through: shapes depend on shapes alone."""
+    """The token at each place of a ragged batch [T · B], and which places have none [T · B, 1].
+
+    By operations that compilers see through: shapes depend on shapes alone.
+    """
     order = torch.argsort(lengths_B, descending=True, stable=True)
     alive_TB = torch.arange(steps, device=lengths_B.device)[:, None] < lengths_B
     rank_B = torch.argsort(order)

@@ -13,9 +13,14 @@ from numba import types
 
 from gatedrnn.sequence.backends.cpu.compile.records import Matrix, Panels, Past, Plain
 from gatedrnn.sequence.backends.cpu.matmul.direct import multiply_direct
-from gatedrnn.sequence.backends.cpu.matmul.multiply import multiply, multiply_transposed, pack_transposed
+from gatedrnn.sequence.backends.cpu.matmul.multiply import (
+    multiply,
+    multiply_panelwise,
+    multiply_transposed,
+    pack_transposed,
+)
 from gatedrnn.sequence.backends.cpu.matmul.panels import beyond, ceil_div, depth, pack, rows_at_once, share
-from gatedrnn.sequence.backends.cpu.matmul.sizes import LINE, TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT, LINE, PACKED, PANELWISE, TOKENS
 from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, begin, fetch_to_read, fetch_to_write, finish
 from gatedrnn.sequence.backends.cpu.operators.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.vector.convert import pairs
@@ -75,10 +80,10 @@ def _pack_forward(size, weights, work):
     q, parts, D, H, scale = work.q, work.parts, size.D, size.H, weights.scale
     n1, n2 = size.columns_1, size.columns_2
     px, p1, p2 = ceil_div(size.columns_x, work.panel), ceil_div(n1, work.panel), ceil_div(n2, work.panel)
-    if not weights.direct_w:
+    if weights.way_w == PACKED:
         f, e = share(px, q, parts), share(px, q + 1, parts)
         pack_transposed(weights.W, D, D, size.columns_x, size.shift, scale, size.scaled, weights.PW, work.panel, f, e)
-    if not weights.direct_u:
+    if weights.way_u == PACKED:
         f, e = share(p1, q, parts), share(p1, q + 1, parts)
         pack_transposed(weights.U, H, H, n1, 0, scale + size.first_1, size.scaled, weights.PU, work.panel, f, e)
         f, e, U2 = share(p2, q, parts), share(p2, q + 1, parts), weights.U + n1 * H
@@ -118,9 +123,11 @@ def _inputs(size, tokens, weights, given, made, work):
             _added_before(size, weights, given, made.G + n * size.ldg, n)
         barrier()
         x, g = Matrix(given.x + m0 * D, D), Matrix(made.G + m0 * size.ldg, size.ldg)
-        if weights.direct_w:
-            plain = Plain(weights.W, D, size.columns_x, size.shift, weights.scale, size.scaled)
+        plain = Plain(weights.W, D, size.columns_x, size.shift, weights.scale, size.scaled)
+        if weights.way_w == DIRECT:
             multiply_direct(x, m, plain, g, 0, work)
+        elif weights.way_w == PANELWISE:
+            multiply_panelwise(x, m, plain, weights.PW, g, work)
         else:
             multiply(x, m, Panels(weights.PW, D, size.columns_x), g, first, last, 1, work)
     barrier()
@@ -130,10 +137,11 @@ def _inputs(size, tokens, weights, given, made, work):
 def _recurrent(h, m, first, columns, size, weights, made, g, back, work):
     """Add to `columns` of m gates' rows at g, from U's row `first` on, its product with m rows at h; back: from the last ones."""
     H = size.H
-    if weights.direct_u:  # there and back: what was used last is in cache
-        scale = weights.scale + (size.first_1 + first)
-        plain = Plain(weights.U + first * H, H, columns, 0, scale, size.scaled)
+    plain = Plain(weights.U + first * H, H, columns, 0, weights.scale + (size.first_1 + first), size.scaled)
+    if weights.way_u == DIRECT:  # there and back: what was used last is in cache
         multiply_direct(h, m, plain, Matrix(g, size.ldg), back, work)
+    elif weights.way_u == PANELWISE:
+        multiply_panelwise(h, m, plain, weights.PU, Matrix(g, size.ldg), work)
     else:
         before, across = ceil_div(first, work.panel), ceil_div(columns, work.panel)
         f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
