@@ -10,6 +10,7 @@ operators, such as `_to_copy`. The protocols `__torch_function__` and `__torch_d
 
 import itertools
 import sys
+import typing
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -213,3 +214,9 @@ def start_light(*operators: Any) -> None:
 
 LIBRARY: str = _private("torch._C:__file__", str(Path(torch.__file__).parent / "lib" / "libtorch_python.so"))
 """The file that links to all that PyTorch computes with."""
+
+
+# Lists in the signatures of operators: PyTorch 2.6 reads `typing.List` alone.
+
+Ints = typing.List[int]  # noqa: UP006 - see above
+Floats = typing.List[float]  # noqa: UP006 - see above

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.torch_internals import start_light
+from gatedrnn.core.torch_internals import Floats, Ints, start_light
 from gatedrnn.sequence.backends.cpu.matmul.pieces import rank_of, tables
 from gatedrnn.sequence.backends.cpu.matmul.sizes import (
     DIRECT,
@@ -47,8 +47,8 @@ def _kind(products: str, dtype: torch.dtype, target: Target) -> str:
 
 def forward(
     x_TBD: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_G: Tensor, scale_G: Tensor | None, extra: Tensor | None,
-    h0_BH: Tensor, c0_BH: Tensor | None, noise_TBR: Tensor | None, seed: Tensor | None, blocks: list[int], chance:
-    list[float], lengths_B: Tensor | None, plan: str, reverse: bool, products: str, keep: bool = True,
+    h0_BH: Tensor, c0_BH: Tensor | None, noise_TBR: Tensor | None, seed: Tensor | None, blocks: Ints, chance: Floats,
+    lengths_B: Tensor | None, plan: str, reverse: bool, products: str, keep: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """A cell over a batch of sequences.
 
