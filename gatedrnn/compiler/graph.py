@@ -105,8 +105,6 @@ class Graph:
         """The node of an operation on these arguments."""
         if any(isinstance(arg, Matrix) for arg in args):
             raise UnsupportedError(f"{op} of a matrix, which only a product takes")
-        if op == "add" and any(not isinstance(arg, Node) and arg == 0 for arg in args):
-            return next(arg for arg in args if isinstance(arg, Node))
         if op == "add" and self.merged:
             leaves = {arg.args for arg in args if isinstance(arg, Node) and arg.op == "load"}
             for kind, k in leaves:
@@ -125,6 +123,8 @@ class Graph:
 
     def apply(self, op: str, *args: Any) -> Any:
         """`op` of every element; numbers, Python's or the row's, go with all."""
+        if op == "add" and (zero := [k for k, arg in enumerate(args) if isinstance(arg, float) and arg == 0]):
+            return args[1 - zero[0]]
         wide = [arg for arg in args if isinstance(arg, Wide)]
         if wide:
             n = len(wide[0].parts)
