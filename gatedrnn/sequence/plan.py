@@ -93,8 +93,8 @@ class Plan:
         sizes = [each for name in _SIZES if isinstance(each := getattr(plan, name), int)]
         sizes += [number for part in (*plan.products, *plan.own) for number in part]
         inside = all(p.column + p.rows <= plan.columns and p.row + p.rows <= plan.rows for p in plan.products)
-        inside &= all(p.left <= plan.cells for p in plan.products) and plan.first_1 + plan.columns_x <= plan.columns
-        if not inside or plan.columns_x > plan.columns or min(sizes) < 0:
+        inside &= all(p.left <= plan.cells and p.level < len(plan.products) for p in plan.products)
+        if not inside or plan.first_1 + plan.columns_x > plan.columns or min(sizes) < 0:
             raise ArgumentError("Plan", "its columns must lie within the row of gates", text, "Take the text of a Plan")
         return plan
 
