@@ -5,6 +5,7 @@ Dimensions: T steps, N tokens, D input, B batch, H hidden, G columns of gates.
 
 import array
 import functools
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ class Loop:
         forward_room: elements of packed W and of packed U.
         backward_room: elements of whichever of them is the larger transposed.
         panel: columns of a panel.
+        tables: what addresses among `fixed` point to.
     """
 
     kernel: Kernel
@@ -67,6 +69,7 @@ class Loop:
     forward_room: tuple[int, int]
     backward_room: int
     panel: int
+    tables: tuple[Tensor, ...]
 
     def given(self, values: dict[str, int], rooms_bytes: dict[str, int]) -> "Loop":
         """The loop with some arguments set for good, and room of so many bytes lent for others."""
@@ -94,7 +97,7 @@ class Loop:
 
 def threads_for(plan: Plan, tokens: int, width: int, team_size: int) -> int:
     """Threads for a layer: one where waking the others takes longer than the products."""
-    products = tokens * (plan.columns_x * width + (plan.columns_1 + plan.columns_2) * plan.hidden)
+    products = tokens * (plan.columns_x * width + plan.rows * plan.hidden)
     return 1 if products < ALONE else team_size
 
 
@@ -113,10 +116,13 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
     left = rows_at_once(tall) * max(depth(inner, kind), TOKENS)
     if kind == "small":
         left = left_bytes(panel, rank, max(width, H))
-    across = round_up(plan.columns_x, panel), round_up(plan.columns_1, panel) + round_up(plan.columns_2, panel)
-    deep = [depth(n, kind) for n in (plan.columns_x, plan.columns_1, plan.columns_2)]
+    across = round_up(plan.columns_x, panel), sum(round_up(product.rows, panel) for product in plan.products)
+    deep = depth(plan.columns_x, kind), sum(depth(product.rows, kind) for product in plan.products)
+    tables = _tables(plan)
     sizes = {**plan.integers(), "D": width, "ldg": leading(plan), "panel": panel, "tall": tall}
-    sizes |= {"scratch_size": scratch, "left_size": left}
+    sizes |= {"scratch_size": scratch, "left_size": left, "levels": 1 + max(product.level for product in plan.products)}
+    sizes |= {"products": tables[0].data_ptr(), "count": len(tables[0])}
+    sizes |= {"ranges": tables[1].data_ptr(), "ranged": len(tables[1])}
     made = kernel(compiled.name_of(plan.kernel), direction, target, kind, compiled.loop_of(plan.kernel, direction))
     places, packed = {name: place for place, name in enumerate(made.names)}, KINDS[kind]
     bare = Loop(
@@ -130,11 +136,26 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
         packed=packed,
         apart=leading(plan),
         forward_room=(across[0] * depth(width, kind), across[1] * depth(H, kind)),
-        backward_room=max(deep[0] * round_up(width, panel), (deep[1] + deep[2]) * round_up(H, panel)),
+        backward_room=max(deep[0] * round_up(width, panel), deep[1] * round_up(H, panel)),
         panel=panel,
+        tables=tables,
     )
     real = 8 if kind == "f64" else 4
     return bare.given({}, {"scratch": threads * scratch * real, "left": threads * left * packed.itemsize})
+
+
+def _tables(plan: Plan) -> tuple[Tensor, Tensor]:
+    """`products` and `ranges` of the loops' sizes."""
+    products, seen, level = [], set(), [0] * plan.columns
+    for p in plan.products:  # what an earlier product, or the step, has put there already is added to
+        first = p.left not in seen
+        products.append([*p, int(not first or (p.level == 0 and (p.left > 0 or plan.carries)))])
+        seen.add(p.left)
+        for column in range(p.column, p.column + p.rows):
+            level[column] = max(level[column], p.level)
+    edges = [k for k in range(plan.columns) if k == 0 or level[k] != level[k - 1]]
+    ranges = [[level[a], a, b - a] for a, b in itertools.pairwise([*edges, plan.columns])]
+    return torch.tensor(products, device="cpu"), torch.tensor(ranges, device="cpu")
 
 
 def leading(plan: Plan) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.torch_internals import Floats, Ints, start_light
@@ -53,11 +54,11 @@ def forward(
     """A cell over a batch of sequences.
 
     Args:
-        x_TBD, weight_ih, weight_hh: input [T, B, D], W [R, D], U [R, H].
+        x_TBD, weight_ih, weight_hh: input [T, B, D], W [R, D], U and the cell's own matrices below it [R', H].
         bias_G: all biases, in the kernel's columns.
         scale_G: what multiplies W x + U h' + b; already in bias_G.
-        extra: all extras side by side, scaled.
-        h0_BH, c0_BH: initial h [B, H] and what else is kept [B, S·H], S further states and the left factor of a product inside.
+        extra: all extras that are vectors side by side, scaled.
+        h0_BH, c0_BH: initial h [B, H] and what else is kept [B, S·H], S further states and left factors inside the step.
         noise_TBR: ε / τ, in the kernel's columns.
         seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ.
         lengths_B: int64 in 1 … T, any order; None where every sequence has all T steps.
@@ -149,7 +150,7 @@ def _trusted(
     """These tensors, contiguous, by name. Raises: ArgumentError: one is not what the kernels take it for."""
     (T, B, D), H, columns, L = sizes, p.hidden, p.columns, leading(p)
     shapes: dict[str, tuple[int, ...]] = {
-        **{"input": (T, B, D), "weight_ih": (p.columns_x, D), "weight_hh": (p.columns_1 + p.columns_2, H)},
+        **{"input": (T, B, D), "weight_ih": (p.columns_x, D), "weight_hh": (p.rows, H)},
         **{"bias": (columns,), "scale": (columns,), "extra": (p.extras,), "noise": (T, B, p.columns_x)},
         **{"h_0": (B, H), "c_0": (B, p.cells * H), "grad_h_n": (B, H), "grad_c_n": (B, p.cells * H)},
         **{"output": (T, B, H), "grad_output": (T, B, H), "gates": (T * B, L), "grad_gates": (T * B, L)},
@@ -225,9 +226,7 @@ def recurrence_backward(
         memory.empty(B, width, dtype=dtype).zero_() if grad is None else tokens.sorted(grad).clone()
         for grad, width in ((grad_h_n, H), (grad_c_n, p.cells * H))
     )
-    summed = need_bias and not (
-        need_w and (need_u or p.columns == p.columns_x)
-    )  # else a product sums its columns beside
+    summed = need_bias and not (need_w and (need_u or not p.first_1))  # else a product sums its columns beside
     rooms = {"P": run.backward_room, "shared": TOKENS * round_up(max(D, H), run.panel)}
     rooms = {name: size * run.packed.itemsize for name, size in rooms.items()}
     if need_noise or summed:
@@ -270,7 +269,8 @@ def _beside_products(
     if summed:
         db = made["dG"][:, : p.columns].sum(0)
     elif p.columns > p.columns_x:
-        db = torch.cat((db, made["db_h"][p.columns_x - p.first_1 :]))
+        db = torch.cat((db, made["db_h"][p.columns_x - p.first_1 : p.columns_x]))
+        db = F.pad(db, (0, p.columns - len(db)))  # of columns without a bias
     d_noise = made["dG"][:, : p.columns_x] if noisy else db.new_empty(0)
     if scale_G is None:
         return db, d_noise
@@ -279,12 +279,11 @@ def _beside_products(
 
 def _gradients(p: Plan, N: int, D: int, w: bool, u: bool, dtype: torch.dtype) -> dict[str, Tensor]:
     """Memory for the gradients of weights that the loop writes, by its names for them."""
-    rows_u = p.columns_1 + p.columns_2
     made = {
         "dW": memory.empty(p.columns_x if w else 0, D, dtype=dtype),
-        "dU": memory.empty(rows_u if u else 0, p.hidden, dtype=dtype),
+        "dU": memory.empty(p.rows if u else 0, p.hidden, dtype=dtype),
         "db_x": memory.empty(p.columns_x, dtype=dtype),
-        "db_h": memory.empty(rows_u, dtype=dtype),
+        "db_h": memory.empty(p.rows, dtype=dtype),
     }
     for name, wanted in (("dW", w), ("db_x", w), ("dU", u), ("db_h", u)):
         if N == 0 or not wanted:  # an empty batch changes nothing
@@ -315,7 +314,7 @@ def _recurrence_backward_fake(
     (T, B, D), p, new = x_TBD.shape, Plan.of(plan), x_TBD.new_empty
     H = p.hidden
     dx = new(T, B, D) if need_x else new(0, D)
-    dW, dU = new(p.columns_x if need_w else 0, D), new(p.columns_1 + p.columns_2 if need_u else 0, H)
+    dW, dU = new(p.columns_x if need_w else 0, D), new(p.rows if need_u else 0, H)
     d_extra = new(0 if extra is None else extra.shape[0])
     d_noise = new(T, B, p.columns_x) if need_noise else new(0)
     dc = new(0) if c0_BH is None else new(B, p.cells * H)
