@@ -2,6 +2,7 @@
 
 tracing   `step` and its derivative as one graph of PyTorch's operators
 equations that graph in two directions, with the memories its values come from and go to
+products  those inside a step, and when each is done
 graph     that graph as values of units, of chunks and of a row
 schedule  which loop computes what, and what must stand in memory between two loops
 numba     the loops as text
@@ -10,9 +11,9 @@ cell      the columns and the text of one cell
 kept      all that, remembered and kept on disk
 """
 
-from gatedrnn.compiler.cell import Compiled, compile_cell
+from gatedrnn.compiler.cell import Compiled, compile_cell, level_name
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.kept import kept
 from gatedrnn.compiler.outside import mark
 
-__all__ = ["Compiled", "UnsupportedError", "compile_cell", "kept", "mark"]
+__all__ = ["Compiled", "UnsupportedError", "compile_cell", "kept", "level_name", "mark"]

@@ -8,7 +8,7 @@ import itertools
 from dataclasses import dataclass
 
 from gatedrnn.cells.spec import Spec, Step
-from gatedrnn.compiler.equations import Equations, Halves
+from gatedrnn.compiler.equations import Equations, Targets
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.numba import Writer
 from gatedrnn.compiler.schedule import Place, schedule
@@ -20,28 +20,34 @@ _BACKWARD = "g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, s
 
 @dataclass(frozen=True)
 class Compiled:
-    """Functions of one row, and the columns they are written for: W x, then U h' where it stands apart, then what is kept.
+    """Functions of one row, and the columns they are written for: W x, then U h' where it stands apart, then the products with
+    the cell's own matrices that are in no gate's sum, then what is kept.
 
     Args:
-        forward, backward: text of what is done with a row before and after the product inside the step; "" for nothing.
+        forward, backward: for each level of products, text of what is done with a row after, or before them.
+        columns: G, without what is kept.
         columns_x: columns of W x.
         shift: column n of those belongs to row n + shift of W, the last ones to the first rows.
-        first_1, columns_1, columns_2: where the columns of U h' begin; how many; and after those, of the product inside.
+        first_1: where the columns of U h' begin.
+        products: of the recurrent matrix, U with the rows of the cell's own matrices below it, in order of their levels: level,
+            first row, rows, first column, and the left factor, 0 for h', else 1 + its place among the rows kept beside h.
+        own: of each column past those of U, the first row of W whose scale it has, and how many columns these are.
         kept: where the gates' values begin; in the order of W x's columns.
-        cells: rows of H that are kept a token beside h: states, then the left factor of the product inside.
+        cells: rows of H that are kept a token beside h: states, then the left factors that the step computes.
         carries: whether h' also reaches h past the products.
         logits, chunk: K and C; H and 1 where there are none.
         slots: rows of scratch.
         gpu: the kernels for a GPU, or why there are none.
     """
 
-    forward: tuple[str, str]
-    backward: tuple[str, str]
+    forward: tuple[str, ...]
+    backward: tuple[str, ...]
+    columns: int
     columns_x: int
     shift: int
     first_1: int
-    columns_1: int
-    columns_2: int
+    products: tuple[tuple[int, ...], ...]
+    own: tuple[tuple[int, ...], ...]
     kept: int
     cells: int
     carries: bool
@@ -78,24 +84,27 @@ class _Text:
         self._found, self._sizes = found, found.sizes
         self._rows = [gate.rows for gate in found.spec.gates]
         last = self._rows[-1:]
-        self._columns = {"": self._rows, "last": self._rows + last, "all": self._rows + self._rows}[found.apart]
+        self._of_u = {"": self._rows, "last": self._rows + last, "all": self._rows + self._rows}[found.apart]
+        self._own = [k for k in range(len(found.own)) if found.column(("own", k))[0] == "own"]
+        self._columns = [*self._of_u, *(found.own[k].rows for k in self._own)]
         self._slots = 0
 
     def compiled(self) -> Compiled:
         found, spec = self._found, self._found.spec
-        read = {} if found.saved else {"a": "kept", "x": "kept", "late": "kept"}
-        rows, own = spec.rows, spec.recurrent_rows
-        first = {"": 0, "last": self._rows[-1], "all": rows}[found.apart]
+        read = {} if found.saved else dict.fromkeys(("a", "x", "late", "full"), "kept")
+        first = {"": 0, "last": self._rows[-1], "all": spec.rows}[found.apart]
+        starts = {gate.name: sum(self._rows[:k]) for k, gate in enumerate(spec.gates)}
         return Compiled(
-            self._pair("forward", _FORWARD, found.forward, read),
-            self._pair("backward", _BACKWARD, found.backward, {"d_state": "d_old"}),
-            columns_x=rows,
-            shift=rows - first if found.apart == "last" else 0,
+            self._texts("forward", _FORWARD, found.forward, read),
+            self._texts("backward", _BACKWARD, found.backward, {"d_state": "d_old"}),
+            columns=sum(self._columns),
+            columns_x=spec.rows,
+            shift=spec.rows - first if found.apart == "last" else 0,
             first_1=first,
-            columns_1=own,
-            columns_2=rows - own,
+            products=self._products(),
+            own=tuple((starts[found.own[k].name], found.own[k].rows) for k in self._own),
             kept=sum(self._columns) if found.saved else 0,
-            cells=len(spec.states) - 1 + (found.left is not None),
+            cells=len(spec.states) - 1 + len(found.products.lefts),
             carries=found.carries,
             logits=found.logits,
             chunk=found.chunk,
@@ -103,49 +112,74 @@ class _Text:
             gpu=_gpu(found),
         )
 
-    def _pair(self, name: str, parameters: str, halves: Halves, same: dict[str, str]) -> tuple[str, str]:
+    def _products(self) -> tuple[tuple[int, ...], ...]:
+        """What `Compiled.products` has; neighbours among rows and columns are one product."""
+        found, pieces, row = self._found, [], 0
+        parts = [("h" if k < len(found.traced.h) else "product", k) for k in range(len(self._rows))]
+        for part in [*parts, *(("own", k) for k in range(len(found.own)))]:
+            product, column = found.products.of_part.get(part), sum(self._before(found.column(part)))
+            rows = found.own[part[1]].rows if part[0] == "own" else self._rows[part[1]]
+            level = found.level(product) if product else 0
+            left = product.state if product else 0
+            if product and left is None:
+                left = len(found.spec.states) + found.products.place_of_left(product)
+            if pieces:
+                before = pieces[-1]
+                if (level, left, row, column) == (before[0], before[4], before[1] + before[2], before[3] + before[2]):
+                    before[2] += rows
+                    row += rows
+                    continue
+            pieces.append([level, row, rows, column, left])
+            row += rows
+        return tuple(map(tuple, sorted(pieces)))
+
+    def _texts(self, name: str, parameters: str, levels: list[Targets], same: dict[str, str]) -> tuple[str, ...]:
         texts = []
-        for half, end in zip(halves, ("", "_second"), strict=True):
-            planned = schedule(half, same) if half else None
-            self._slots = max(self._slots, planned.slots if planned else 0)
-            writer = planned and Writer(name + end, parameters, planned, self._address, self._sizes)
-            texts.append(writer.text() if writer else "")
-        return texts[0], texts[1]
+        for k, targets in enumerate(levels):
+            planned = schedule(targets, same)
+            self._slots = max(self._slots, planned.slots)
+            texts.append(Writer(level_name(name, k), parameters, planned, self._address, self._sizes).text())
+        return tuple(texts)
 
     def _address(self, place: Place) -> tuple[str, str]:
         kind, k = place
-        if kind in ("a", "x", "late"):
-            return "g", self._column(k)
+        if kind in ("a", "late", "full"):
+            place = "x", k
         if kind in ("kept", "grad_g"):
             base = self._columns if self._found.saved else []
-            return {"kept": "g"}.get(kind, kind), self._sum([*base, *self._before(k)])
-        if kind in ("h", "product"):
-            return "g", self._product_column(k)
-        if kind in ("d_x", "d_h"):
-            return "dg", self._column(k) if kind == "d_x" else self._product_column(k)
+            return {"kept": "g"}.get(kind, kind), self._sum([*base, *self._before(("x", k))])
+        if kind in ("x", "a", "late", "full", "h", "product", "own"):
+            return "g", self._sum(self._before(place))
+        if kind in ("d_x", "d_h", "d_own"):
+            return "dg", self._sum(self._before((kind.removeprefix("d_"), k)))
         if kind in ("extra", "+d_extra"):
-            owned = [self._found.spec.gate(name).rows for extra in self._found.spec.extras for name in extra.gates]
+            vectors = [extra for extra in self._found.spec.extras if not extra.full]
+            owned = [self._found.spec.gate(name).rows for extra in vectors for name in extra.gates]
             return kind.replace("+", ""), self._sum(owned[:k])
         if kind in ("left", "d_left"):
-            k, kind = len(self._found.spec.states), {"left": "new", "d_left": "d_old"}[kind]
+            k, kind = len(self._found.spec.states) + k, {"left": "new", "d_left": "d_old"}[kind]
         bases = {"old": ("h_prev", "c_prev"), "new": ("h", "c"), "d_state": ("dh", "dc"), "d_old": ("dh", "dc")}
         if kind in bases:
             return bases[kind][k > 0], self._sum([self._found.H] * (k - 1))
         return kind, ""
 
-    def _before(self, k: int) -> list[int]:
-        """Columns before gate k's among W x's."""
+    def _before(self, place: Place) -> list[int]:
+        """Sizes of the columns before a gate's W x, or what stands apart from it."""
+        kind, k = place
+        if kind == "own":
+            return [*self._of_u, *(self._found.own[part].rows for part in self._own if part < k)]
+        if kind != "x":
+            return [*self._rows, *(self._rows[:k] if self._found.apart == "all" else [])]
         if self._found.apart == "last":  # the last gate first, so that the rows of U lie side by side
             return [] if k == len(self._rows) - 1 else [self._rows[-1], *self._rows[:k]]
         return self._rows[:k]
-
-    def _column(self, k: int) -> str:
-        return self._sum(self._before(k))
-
-    def _product_column(self, k: int) -> str:
-        return self._sum([*self._rows, *(self._rows[:k] if self._found.apart == "all" else [])])
 
     def _sum(self, sizes: list[int]) -> str:
         grouped = itertools.groupby(sorted(self._sizes[size] for size in sizes))
         counts = [(name, len(list(same))) for name, same in grouped]
         return " + ".join(name if n == 1 else f"{n} * {name}" for name, n in counts)
+
+
+def level_name(name: str, level: int) -> str:
+    """The name of a level's function."""
+    return f"{name}_{level}" if level else name

@@ -10,12 +10,14 @@ from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.graph import Graph, Matrix, Node, Wide, leaves_of
 from gatedrnn.compiler.outside import fingerprint
+from gatedrnn.compiler.products import Product, Products
 from gatedrnn.compiler.reader import Reader, read
 from gatedrnn.compiler.schedule import Place
 
 Targets = list[tuple[Node, Place]]
 """Values, and the memory each is stored in."""
-Halves = tuple[Targets, Targets | None]
+_OF_A_SUM = {"x", "a", "late", "full"}
+"""What stands in a gate's column of W x."""
 
 _LOCK = threading.RLock()
 
@@ -30,38 +32,48 @@ class _Sizes(dict[int, str]):
 class Equations:
     """What a step computes, forward and backward, from what stands in which memory to what is stored in which.
 
-    Args of `forward` and `backward`: values and their places, before and after the product inside the step; None without one.
+    Args:
+        forward: values and their places, at each level after its products (`products`).
+        backward: gradients and theirs, at each level before its products' own.
         apart: the gates whose W x and U h' stand in columns of their own: "" for none, the "last" one's, or "all".
+        joined: gates whose sum has a product with a matrix of the cell's own in it, and the part of that.
+        products: those inside the step.
         saved: whether logits are read by the derivative, so that gate values stand elsewhere.
-        left: the left factor of the product inside the step, or None.
         carries: whether h' also reaches h past the products.
         logits, chunk: K, the logits of the gates that have not H, and C; H and 1 where there are none.
         sizes: names of the sizes, H, K and M = H / C.
     """
 
-    forward: Halves
-    backward: Halves
+    forward: list[Targets]
+    backward: list[Targets]
 
     def __init__(self, step: Step, spec: Spec) -> None:
         fingerprint(step)  # refuses what may change
-        if any(extra.full for extra in spec.extras):
-            raise UnsupportedError("a matrix of the cell's own")
         if not spec.recurrent_rows:
             raise UnsupportedError("no gate with U h' before it")
         from gatedrnn.compiler.tracing import trace  # whose imports take seconds
 
         with _LOCK:  # PyTorch's tracing is not for two threads at once
             self.spec, self.traced = spec, trace(step, spec)
-        self.H, self.graph, self.apart = spec.hidden_size, Graph(), ""
+        self.H, self.apart = spec.hidden_size, ""
         self.sizes = self._named_sizes()
-        self.carries, self.saved, self.left = False, False, None
+        self.own = [spec.gate(name) for extra in spec.extras if extra.full for name in extra.gates]
+        self.joined: dict[int, int] = {}
+        self.carries, self.saved = False, False
         self.forward = self._forward()
         self.backward = self._backward()
 
-    @property
-    def inside(self) -> int | None:
-        """First row of U that is multiplied inside the step; None for none."""
-        return None if self.left is None else self.spec.recurrent_rows
+    def level(self, product: Product) -> int:
+        """When it is done."""
+        return self.products.level(product, self.joined)
+
+    def column(self, part: Place) -> Place:
+        """Where a product's results for a gate, ("h", gate) and as in `Product.parts`, stand, or the sum they are added to."""
+        kind, k = part
+        if kind == "own":
+            return next((("x", gate) for gate, joined in self.joined.items() if joined == k), part)
+        last = self.apart == "last" and k == len(self.spec.gates) - 1
+        return part if self.apart == "all" or last else ("x", k)
 
     def _named_sizes(self) -> dict[int, str]:
         """Names of the sizes: H, K, and M chunks."""
@@ -83,64 +95,82 @@ class Equations:
         known: dict[Any, Any] = {node: load("x", k, rows[k]) for k, node in enumerate(t.x)}
         known |= {node: load("h", k, rows[k]) for k, node in enumerate(t.h)}
         known |= {node: load("old", k, self.H) for k, node in enumerate(t.old)}
-        parts = [[spec.gate(name).rows for name in extra.gates] for extra in spec.extras]
-        for j, node in enumerate(t.extra):
-            first = sum(map(len, parts[:j]))
-            loads = [load("extra", first + k, n) for k, n in enumerate(parts[j])]
-            known[node] = Wide(loads) if len(loads) > 1 else loads[0]
-        return known | {t.U: Matrix(0), t.bias: Wide([load("bias", k, n) for k, n in enumerate(rows)])}
+        at = {"own": 0, "extra": 0}
+        for extra, node in zip(spec.extras, t.extra, strict=True):
+            kind = "own" if extra.full else "extra"
+            loads = [load(kind, at[kind] + k, spec.gate(name).rows) for k, name in enumerate(extra.gates)]
+            at[kind] += len(loads)
+            known[node] = Matrix(tuple(loads), self.H) if extra.full else Wide(loads) if len(loads) > 1 else loads[0]
+        U = Matrix(tuple([load("product", k, n) for k, n in enumerate(rows)]), self.H)
+        return known | {t.U: U, t.bias: Wide([load("bias", k, n) for k, n in enumerate(rows)])}
 
-    def _late(self) -> dict[int, int]:
-        """Rows of the gates that the product inside the step belongs to, by place."""
-        return {k: gate.rows for k, gate in enumerate(self.spec.gates) if k >= len(self.traced.h)}
-
-    def _forward(self) -> Halves:
-        reader, values = self._read_forward()
-        self.apart = self._apart(values)
+    def _forward(self) -> list[Targets]:
+        of_gate = {gate.name: k for k, gate in enumerate(self.spec.gates)}
+        owners = {of_gate[gate.name]: part for part, gate in reversed(list(enumerate(self.own)))}
+        values, leaves = self._read_forward(Graph(owners={part: k for k, part in owners.items()}))
+        self.apart = self._apart(leaves)
+        split = {k for k in owners if len({place for place in _places(k, owners[k]) if place in leaves}) > 1}
         if self.apart == "all":
-            self.graph = Graph(merged=False)
-            reader, values = self._read_forward()
-        if any(kind == "bias" for kind, _ in leaves_of(values)):
+            owners, (values, leaves) = {}, self._read_forward(Graph(merged=False))
+        elif split:  # a gate whose sum is also read without the product
+            owners = {k: part for k, part in owners.items() if k not in split}
+            values, leaves = self._read_forward(Graph(owners={part: k for k, part in owners.items()}))
+        self.joined = {k: part for k, part in owners.items() if ("full", k) in leaves}
+        if any(kind == "bias" for kind, _ in leaves):
             raise UnsupportedError("b_hh by itself")
+        self._check_products()
         t = self.traced
         kept, new = values[: len(t.kept)], values[len(t.kept) :]
-        rows = [gate.rows for gate in self.spec.gates]
         targets: Targets = [(self._stored(node, self.H), ("new", k)) for k, node in enumerate(new)]
-        targets += [(self._stored(node, rows[k]), ("kept", k)) for k, node in enumerate(kept)]
-        if not reader.products:
-            if self._late():
-                raise UnsupportedError("no product inside it, though its Spec leaves U h' of the last gates to it")
-            return targets, None
-        if len(set(reader.products)) != 1 or reader.products[0][1] != self.spec.recurrent_rows:
-            raise UnsupportedError("more than one product inside the step, or one with other rows than the last gates'")
-        left = reader.products[0][0]
-        if isinstance(left, Wide):
-            raise UnsupportedError("a product inside the step of values of several gates")
-        self.left = self._stored(left, self.H)
-        if _depends(self.left, *_LATE):
-            raise UnsupportedError("a product inside the step of what comes after it")
-        first = [(node, place) for node, place in targets if place[0] == "kept" and not _depends(node, *_LATE)]
-        known = {node: self.graph.load("kept", place[1], node.size) for node, place in first}
-        rest = [(node, place) for node, place in targets if (node, place) not in first]
-        second = [(self._stored(_replaced(node, known, self.graph), node.size), place) for node, place in rest]
-        done = {place[1] for _, place in first}
-        self.saved = any(kind in ("a", "x") and k in done for kind, k in leaves_of([node for node, _ in second]))
-        return [*first, (self.left, ("left", 0))], second
+        targets += [(self._stored(node, self.spec.gates[k].rows), ("kept", k)) for k, node in enumerate(kept)]
+        targets += [(self._stored(product.left, self.H), ("left", k)) for k, product in enumerate(self.products.lefts)]
+        return self._in_levels(targets)
 
-    def _read_forward(self) -> tuple[Reader, list[Any]]:
-        t, reader = self.traced, Reader(self.graph, self._inputs(), self._late(), self.traced.lines, self.chunk)
-        return reader, read(t, reader, [*t.kept, *t.new])
+    def _in_levels(self, targets: Targets) -> list[Targets]:
+        """Each value where all is there that it is computed from; what was stored before is read again."""
+        levels: list[Targets] = [[] for _ in range(1 + max(map(self.level, self.products.all), default=0))]
+        for node, place in targets:
+            levels[-1 if place[0] == "new" else self._ready(node)].append((node, place))
+        known: dict[Node, Node] = {}
+        stored = {place: k for k, level in enumerate(levels) for _, place in level}
+        for k, level in enumerate(levels):
+            before = known.copy()
+            for node, place in level:
+                known.setdefault(node, self.graph.load(*place, node.size))
+            level[:] = [(self._stored(_replaced(node, before, self.graph), node.size), place) for node, place in level]
+            read = leaves_of([node for node, _ in level])
+            self.saved |= any(kind in _OF_A_SUM and stored["kept", gate] < k for kind, gate in read)
+        for part, product in self.products.of_part.items():
+            kind, gate = self.column(part)
+            self.saved |= kind == "x" and stored["kept", gate] < self.level(product)
+        return levels
 
-    def _apart(self, values: list[Node]) -> str:
-        leaves = leaves_of(values)
+    def _ready(self, node: Node) -> int:
+        return max(map(self.level, self.products.reads([node], self.joined)), default=0)
+
+    def _check_products(self) -> None:
+        """Refuse rows of a matrix, U's or the cell's own, that no product has."""
+        late = {("product", k) for k in range(len(self.traced.h), len(self.spec.gates))}
+        if late - self.products.of_part.keys():
+            raise UnsupportedError("no product inside it, though its Spec leaves U h' of the last gates to it")
+        if len(late) + len(self.own) > len(self.products.of_part):
+            raise UnsupportedError("rows of a matrix of the cell's own that no product has")
+
+    def _read_forward(self, graph: Graph) -> tuple[list[Any], set[Place]]:
+        """What squashes keep, and the new states; then all memories that these, and what is multiplied, are computed from."""
+        t, self.graph, self.products = self.traced, graph, Products(len(self.traced.h), self.traced.old)
+        values = read(t, Reader(graph, self._inputs(), self.products, t.lines, self.chunk), [*t.kept, *t.new])
+        return values, leaves_of([*values, *(product.left for product in self.products.all)])
+
+    def _apart(self, leaves: set[Place]) -> str:
         raw = {k for kind, k in leaves if kind in ("x", "h", "product")}
         if not raw:
             return ""
         last = len(self.spec.gates) - 1
         alone = {("x", last), ("h", last)} <= leaves and ("a", last) not in leaves
-        return "last" if raw == {last} and alone and not self._late() else "all"
+        return "last" if raw == {last} and alone and len(self.traced.h) > last else "all"
 
-    def _backward(self) -> Halves:
+    def _backward(self) -> list[Targets]:
         t, spec, load, H = self.traced, self.spec, self.graph.load, self.H
         known = self._inputs()
         known |= {node: load("new", k, H) for k, node in enumerate(t.new) if k}
@@ -149,49 +179,60 @@ class Equations:
         states += [load("d_state", k, H) for k in range(1, len(spec.states))]
         known |= dict(zip(t.d_state, states, strict=True))
         known |= {node: load("grad_g", k, spec.gates[k].rows) for k, node in enumerate(t.d_kept)}
-        reader = Reader(self.graph, known, self._late(), t.lines, self.chunk, backward=True)
-        counts = [len(t.d_x), len(t.d_h), len(t.d_old), len(t.d_extra)]
-        values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *t.d_extra])
-        kinds = {kind for kind, _ in leaves_of([v for v in values if v is not None])}
-        if "bias" in kinds:
-            raise UnsupportedError("b_hh by itself")
-        self.saved |= bool(kinds & {"a", "x", "late"})
-        d_x, d_h, d_old, d_extra = (values[sum(counts[:k]) : sum(counts[: k + 1])] for k in range(4))
-        self.carries = d_old[0] is not None
+        reader = Reader(self.graph, known, self.products, t.lines, self.chunk, backward=True)
+        counts, vectors = [len(t.d_x), len(t.d_h), len(t.d_old)], [extra for extra in spec.extras if not extra.full]
+        d_vectors = [node for extra, node in zip(spec.extras, t.d_extra, strict=True) if not extra.full]
+        values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *d_vectors])
+        self._check_backward(leaves_of([v for v in values if v is not None]))
+        d_x, d_h, d_old = (values[sum(counts[:k]) : sum(counts[: k + 1])] for k in range(3))
+        self.carries = isinstance(d_old[0], Node)  # else nothing, or 0 beside a product
         targets: Targets = [(self._stored(node, spec.gates[k].rows), ("d_x", k)) for k, node in enumerate(d_x)]
-        targets += self._d_h(d_x, d_h, reader)
+        targets += self._d_products(d_x, d_h)
         targets += [(self._stored(node, H), ("d_old", k)) for k, node in enumerate(d_old) if k or self.carries]
         at = 0
-        for extra, node in zip(spec.extras, d_extra, strict=True):
+        for extra, node in zip(vectors, values[sum(counts) :], strict=True):
             for k, part in enumerate(_parts(node) if node is not None else []):
                 targets.append((self._stored(part, spec.gate(extra.gates[k]).rows), ("+d_extra", at + k)))
             at += len(extra.gates)
-        if self.left is None:
-            return targets, None
-        first = [(node, place) for node, place in targets if not _depends(node, "d_left")]
-        second = [(node, place) for node, place in targets if _depends(node, "d_left")]
-        if any(place[0] == "d_old" for _, place in first):  # which the second half may still read
-            second += [pair for pair in first if pair[1][0] == "d_old"]
-            first = [pair for pair in first if pair[1][0] != "d_old"]
-        return first, second
+        return self._in_levels_back(targets)
 
-    def _d_h(self, d_x: list[Any], d_h: list[Any], reader: Reader) -> Targets:
-        """Gradients of U h', where they are not those of W x."""
-        late = list(self._late())
-        turned = [part for value in reader.turned for part in _parts(value)]
-        if len(turned) != len(late) * bool(self.left):
-            raise UnsupportedError("a product inside the step with more than one gradient")
-        own = dict(enumerate(d_h)) | dict(zip(late, turned, strict=False))
-        if self.apart == "all":
-            return [(self._stored(node, self.spec.gates[k].rows), ("d_h", k)) for k, node in own.items()]
-        last = len(d_x) - 1
-        if self.apart == "last":
-            node = own.pop(last)
-            targets = [(self._stored(node, self.H), ("d_h", last))]
-        else:
-            targets = []
-        if any(node is not d_x[k] for k, node in own.items()):
-            raise UnsupportedError("a gate whose W x and U h' are added, with gradients that differ")
+    def _check_backward(self, leaves: set[Place]) -> None:
+        kinds = {kind for kind, _ in leaves}
+        if "bias" in kinds:
+            raise UnsupportedError("b_hh by itself")
+        if any(place in leaves for k, part in self.joined.items() for place in _places(k, part) if place[0] != "full"):
+            raise UnsupportedError(
+                "a derivative that reads a gate's sum without a product of a matrix of the cell's own"
+            )
+        self.saved |= bool(kinds & _OF_A_SUM)
+
+    def _in_levels_back(self, targets: Targets) -> list[Targets]:
+        """Each gradient as early as it can be; those of states last, where nothing reads any more what stood there."""
+        levels: list[Targets] = [[] for _ in self.forward]
+        of_left = [self.level(product) for product in self.products.lefts]
+        for node, place in targets:
+            after = min((of_left[k] for kind, k in leaves_of([node]) if kind == "d_left"), default=len(levels))
+            levels[0 if place[0] == "d_old" else after - 1].append((node, place))
+        return levels
+
+    def _d_products(self, d_x: list[Any], d_h: list[Any]) -> Targets:
+        """Gradients of U h' and of the products inside the step, where they are not those of W x."""
+        own: dict[Place, Any] = {("h", k): node for k, node in enumerate(d_h)}
+        for product in self.products.all:
+            if product.gradient is None:
+                raise UnsupportedError("a product inside the step that has no gradient, or whose left factor has none")
+            given = _parts(product.gradient)
+            given = given * len(product.parts) if len(given) == 1 else given
+            own |= zip([part.args for part in product.parts], given, strict=True)
+        targets: Targets = []
+        for place, node in own.items():
+            kind, k = self.column(place)
+            if kind == "own":
+                targets.append((self._stored(node, self.own[k].rows), ("d_own", k)))
+            elif kind != "x":
+                targets.append((self._stored(node, self.spec.gates[k].rows), ("d_h", k)))
+            elif node is not d_x[k]:
+                raise UnsupportedError("a gate whose W x and U h' are added, with gradients that differ")
         return targets
 
     def _stored(self, value: Any, size: int) -> Node:
@@ -205,15 +246,13 @@ class Equations:
         return value
 
 
-_LATE = ("late", "product")
-
-
 def _parts(value: Any) -> list[Node]:
     return value.parts if isinstance(value, Wide) else [value]
 
 
-def _depends(node: Node, *kinds: str) -> bool:
-    return any(leaf in kinds for leaf, _ in leaves_of([node]))
+def _places(gate: int, part: int) -> list[Place]:
+    """All that a gate's sum may be read as, where the product of that part of the cell's own matrices belongs to it."""
+    return [*((kind, gate) for kind in ("x", "h", "a", "product", "late", "full")), ("own", part)]
 
 
 def _replaced(node: Node, known: dict[Node, Node], graph: Graph) -> Node:

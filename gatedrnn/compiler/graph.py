@@ -66,26 +66,54 @@ class Wide:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of U from `first` on, or that transposed."""
+    """Rows of a matrix, as what a product with them gives, of so many columns; or those transposed."""
 
-    first: int
+    parts: tuple[Node, ...]
+    columns: int
     turned: bool = False
+
+    @property
+    def rows(self) -> Any:
+        """What a product with its transpose gives."""
+        return self.parts[0] if len(self.parts) == 1 else Wide(list(self.parts))
+
+    @property
+    def shape(self) -> list[int]:
+        """As PyTorch's."""
+        return [self.rows.size, self.columns][:: -1 if self.turned else 1]
+
+    def cut(self, first: int, last: int) -> "Matrix":
+        """Rows first … last − 1, whole parts only."""
+        found = Wide(list(self.parts)).cut(first, last)
+        return Matrix(tuple(found.parts) if isinstance(found, Wide) else (found,), self.columns)
 
 
 @dataclass
 class Graph:
-    """Nodes made so far; asks for the same one give the same object. `merged`: x + h of one gate is what the driver adds up."""
+    """Nodes made so far; asks for the same one give the same object.
+
+    Args:
+        merged: whether x + h of one gate, "a", and x + the product inside the step, "late", are what the driver adds up.
+        owners: parts of the cell's own matrices whose products the driver adds to a gate's sum too, "full", and the gates.
+    """
 
     merged: bool = True
+    owners: dict[int, int] = field(default_factory=dict)
     _made: dict[Any, Node] = field(default_factory=dict)
 
     def node(self, op: str, *args: Any, size: int) -> Node:
         """The node of an operation on these arguments."""
+        if any(isinstance(arg, Matrix) for arg in args):
+            raise UnsupportedError(f"{op} of a matrix, which only a product takes")
         if op == "add" and self.merged:
             leaves = {arg.args for arg in args if isinstance(arg, Node) and arg.op == "load"}
             for kind, k in leaves:
                 if kind in ("h", "product") and ("x", k) in leaves:
                     return self.node("load", "a" if kind == "h" else "late", k, size=size)
+                if kind in ("a", "late") and any(
+                    ("own", part) in leaves for part, own in self.owners.items() if own == k
+                ):
+                    return self.node("load", "full", k, size=size)
         key = (op, size, *(id(arg) if isinstance(arg, Node) else (type(arg), arg) for arg in args))
         return self._made.setdefault(key, Node(op, args, size))
 
@@ -95,6 +123,8 @@ class Graph:
 
     def apply(self, op: str, *args: Any) -> Any:
         """`op` of every element; numbers, Python's or the row's, go with all."""
+        if op == "add" and (zero := [k for k, arg in enumerate(args) if isinstance(arg, float) and arg == 0]):
+            return args[1 - zero[0]]
         wide = [arg for arg in args if isinstance(arg, Wide)]
         if wide:
             n = len(wide[0].parts)

@@ -89,10 +89,14 @@ def _read(key: str) -> Compiled | str | None:
 
 def _fields(values: dict[str, Any]) -> dict[str, Any]:
     """As they were: JSON has lists instead of tuples."""
-    found: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    found: dict[str, Any] = {name: _tuples(value) for name, value in values.items()}
     if isinstance(values.get("gpu"), dict):
         found["gpu"] = Gpu(**_fields(values["gpu"]))
     return found
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _write(key: str, found: Compiled | str) -> Compiled | str:

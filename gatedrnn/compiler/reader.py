@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.fx import Node as FxNode
 
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.graph import BINARY, UNARY, Graph, Matrix, Node, Wide, leaves_of
+from gatedrnn.compiler.products import Products
 
 if TYPE_CHECKING:
     from gatedrnn.compiler.tracing import Traced
@@ -23,7 +25,7 @@ class Reader:
 
     Args:
         known: what stands for a node of PyTorch's graph instead of its computation: inputs, and what is kept.
-        late: rows of the gates whose product is inside the step, by their places.
+        products: those inside the step, as far as they were read.
         lines: where the step's file calls each operation.
         chunk: C, the units of a chunk.
         backward: whether the derivative is read.
@@ -33,15 +35,13 @@ class Reader:
         self,
         graph: Graph,
         known: dict[FxNode, Any],
-        late: dict[int, int],
+        products: Products,
         lines: dict[str, str],
         chunk: int,
         backward: bool = False,
     ) -> None:
-        self.graph, self._known, self._late, self._lines, self._backward = graph, dict(known), late, lines, backward
-        self._chunk, self._rows = chunk, next(iter(known)).meta["val"].shape[0]
-        self.products: list[tuple[Any, int]] = []  # left factors of products with rows of U, and the first row
-        self.turned: list[Any] = []  # what is multiplied by those rows turned
+        self.graph, self._known, self._lines, self._backward = graph, dict(known), lines, backward
+        self._products, self._chunk, self._rows = products, chunk, next(iter(known)).meta["val"].shape[0]
 
     def read(self, node: Any) -> Any:
         """The value of a node of PyTorch's graph, or of an argument that is none."""
@@ -83,6 +83,8 @@ class Reader:
     def _check_size(self, node: FxNode, name: str) -> None:
         """Refuse a value that has not as many elements a row as PyTorch's: its shape means more than its elements."""
         value, tensor = self._known[node], node.meta.get("val")
+        if isinstance(value, Matrix) and value.shape != list(node.meta["val"].shape):
+            raise UnsupportedError(f"the operation {name} of a matrix{self._line(name)}")
         if not isinstance(value, Node | Wide) or not isinstance(tensor, torch.Tensor):
             return
         if not value.size:
@@ -217,7 +219,12 @@ class Reader:
     def _same(self, node, value, *_, **__):
         return value
 
-    _detach = _alias = _unsqueeze = _squeeze = _clone = _same
+    _alias = _unsqueeze = _squeeze = _clone = _same
+
+    def _detach(self, node, value):
+        if isinstance(value, Matrix) and not self._backward:
+            raise UnsupportedError("a product inside the step with a matrix that is detached")
+        return value
 
     def _to_copy(self, node, value):
         if node.kwargs.get("dtype", torch.float32) != torch.float32:
@@ -314,15 +321,22 @@ class Reader:
         return parts[0] if len(parts) == 1 else Wide(parts)
 
     def _split_with_sizes(self, node, value, sizes, dim=0):
-        self._along(node, dim)
         edges = [0]
         for size in sizes:
             edges.append(edges[-1] + size)
-        value = value if isinstance(value, Wide) else Wide([self._row(node.args[0], value)])
+        if isinstance(value, Matrix):
+            self._rows_of(value, dim)
+        else:
+            self._along(node, dim)
+            value = value if isinstance(value, Wide) else Wide([self._row(node.args[0], value)])
         return [value.cut(a, b) for a, b in itertools.pairwise(edges)]
 
+    def _rows_of(self, matrix, dim):
+        if dim % 2 or matrix.turned:
+            raise UnsupportedError("a part of a matrix that is not whole rows")
+
     def _split(self, node, value, size, dim=0):
-        whole = node.args[0].meta["val"].shape[-1]
+        whole = node.args[0].meta["val"].shape[dim]
         return self._split_with_sizes(node, value, [min(size, whole - k) for k in range(0, whole, size)], dim)
 
     def _getitem(self, node, values, k):
@@ -330,9 +344,8 @@ class Reader:
 
     def _slice(self, node, value, dim=0, first=0, last=None, step=1):
         if isinstance(value, Matrix):
-            if node.meta["val"].shape[0] != node.args[0].meta["val"].shape[0] - first or dim or value.first:
-                raise UnsupportedError("a part of U that is not its last rows")
-            return Matrix(first)
+            self._rows_of(value, dim)
+            return value.cut(first, first + node.meta["val"].shape[0])
         self._along(node, dim, 3)
         value = value if isinstance(value, Wide) else self._row(node.args[0], value)
         last = value.size if last is None else min(last, value.size)
@@ -348,30 +361,42 @@ class Reader:
             return d if min(last, whole) == whole else self.graph.node("padded", d, size=whole)
         raise UnsupportedError("the gradient of a slice within a gate that does not begin at its first element")
 
-    def _t(self, node, value):
-        return Matrix(value.first, not value.turned)
+    def _permute(self, node, value, dims=(1, 0)):
+        if not isinstance(value, Matrix) or [dim % 2 for dim in dims] != [1, 0]:
+            raise UnsupportedError("dimensions in another order")
+        return replace(value, turned=not value.turned)
+
+    _t = _permute
+
+    def _transpose(self, node, value, a, b):
+        return self._permute(node, value, sorted((a % 2, b % 2), reverse=True))
 
     def _addmm(self, node, bias, left, matrix):
+        if not (isinstance(matrix, Matrix) and _of_u(matrix)):
+            return self.graph.apply("add", bias, self._product(node, left, matrix))
         parts = bias.parts if isinstance(bias, Wide) else [bias]
-        if [part.args for part in parts] != [("bias", k) for k in self._late]:
+        if [part.args for part in parts] != [("bias", part.args[1]) for part in matrix.parts]:
             raise UnsupportedError("a product inside the step whose bias is not b_hh's of the same rows")
         return self._product(node, left, matrix)
 
     def _mm(self, node, left, matrix):
-        if isinstance(matrix, Matrix) and matrix.turned and not self._backward:
+        if isinstance(matrix, Matrix) and matrix.turned and _of_u(matrix) and not self._backward:
             raise UnsupportedError("a product inside the step without its rows' b_hh")
         return self._product(node, left, matrix)
 
     def _product(self, node, left, matrix):
         if not isinstance(matrix, Matrix):
-            raise UnsupportedError("a product with something else than rows of U")
-        size = node.meta["val"].shape[-1]
+            raise UnsupportedError("a product with something else than rows of U or of a matrix of the cell's own")
         if matrix.turned:
-            self.products.append((left, matrix.first))
-            parts = [self.graph.load("product", k, rows) for k, rows in self._late.items()]
-            return parts[0] if len(parts) == 1 else Wide(parts)
-        self.turned.append(left)
-        return self.graph.load("d_left", 0, size)
+            return self._products.result(node, node.args[-2], left, matrix)
+        if not self._backward:
+            raise UnsupportedError("a product inside the step with a matrix that is not transposed")
+        place = self._products.gradient(left, matrix)
+        return 0.0 if place is None else self.graph.load("d_left", place, matrix.columns)
+
+
+def _of_u(matrix: Matrix) -> bool:
+    return all(part.args[0] == "product" for part in matrix.parts)
 
 
 def _is_number(value: Any) -> bool:

@@ -56,11 +56,15 @@ class Gpu:
 
 def gpu(found: Equations) -> Gpu:
     """The kernels of a cell. Raises: UnsupportedError: it has what a program of a GPU cannot hold."""
-    halves = [half for pair in (found.forward, found.backward) for half in pair if half]
+    lefts, halves = found.products.lefts, [*found.forward, *found.backward]
+    if found.own or len(lefts) > 1:
+        raise UnsupportedError("a product with a matrix of the cell's own, or more than one inside it")
     whole = any(node.op in _WHOLE for half in halves for node in ordered([value for value, _ in half]))
     spec, rows = found.spec, [gate.rows for gate in found.spec.gates]
-    read = leaves_of([value for half in found.backward if half for value, _ in half])
-    second = leaves_of([value for value, _ in found.forward[1] or []])  # when the next product stands where h U' stood
+    read = leaves_of([value for half in found.backward for value, _ in half])
+    second = leaves_of(
+        [value for half in found.forward[1:] for value, _ in half]
+    )  # when the next product stands where h U' stood
     again = {place for place in second if place[0] in ("a", "h")}
     logits = sorted(again | {place for place in read if place[0] in ("a", "x", "h", "late", "product")})
     saved: dict[Place, list[int]] = {}
@@ -68,18 +72,18 @@ def gpu(found: Equations) -> Gpu:
     for place in logits:
         saved[place] = list(columns)
         columns.append(rows[place[1]])
-    left = sum(columns) if found.left is not None else -1
-    if found.left is not None:
+    left = sum(columns) if lefts else -1
+    if lefts:
         saved["left", 0] = list(columns)
         columns.append(found.H)
     text = _Text(found, whole, saved, columns)
     texts = [
-        (text.kernel(kind, "", pair[0]), text.kernel(kind, "_second", pair[1]) if pair[1] else "")
-        for kind, pair in (("forward", found.forward), ("backward", found.backward))
+        (text.kernel(kind, "", first), text.kernel(kind, "_second", *second) if second else "")
+        for kind, (first, *second) in (("forward", found.forward), ("backward", found.backward[::-1]))
     ]
-    first = {"": spec.rows, "last": spec.rows - rows[-1], "all": 0}[found.apart]
+    apart = {"": spec.rows, "last": spec.rows - rows[-1], "all": 0}[found.apart]
     wide = any(gate.squash in ("cumax", "tail_cumax") for gate in spec.gates)
-    return Gpu(texts[0], texts[1], whole, sum(columns), left, first, wide)
+    return Gpu(texts[0], texts[1], whole, sum(columns), left, apart, wide)
 
 
 class _Text:
@@ -291,7 +295,7 @@ class _Text:
                 node = self._found.graph.load(*place, self._rows[place[1]])
                 kept.append((self._of(node), place, self._size(node)))
         if kept:
-            inside = self._found.left is not None  # whose second half reads them, whatever is kept
+            inside = bool(self._found.products.lefts)  # whose second half reads them, whatever is kept
             if not inside:
                 self._lines.append("    if KEEP:")
             for value, place, size in kept:
@@ -336,7 +340,7 @@ class _Text:
             last = len(self._rows) - 1
             stores += [(("d_h", k), v, self._found.sizes[self._rows[k]], "0.0") for k, v in d_x.items() if k != last]
         found = {place[1]: self._of(node) for node, place in targets if place[0] == "d_old"}
-        final = second or self._found.left is None
+        final = second or not self._found.products.lefts
         load, H = self._found.graph.load, self._found.H
         if final:
             for k in range(1, self._states):

@@ -10,6 +10,7 @@ operators, such as `_to_copy`. The protocols `__torch_function__` and `__torch_d
 
 import itertools
 import sys
+import typing
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -220,3 +221,9 @@ LIBRARY: str = _private("torch._C:__file__", str(Path(torch.__file__).parent / "
 scan: Any = _private("torch._higher_order_ops.scan:scan_op", None)
 """`scan(body, states, inputs, weights)` → [*states, *outputs]; `body(*states, *inputs[t], *weights)` → [*states, *outputs[t]].
 Publicly: nothing; what needs it says so."""
+
+
+# Lists in the signatures of operators: PyTorch 2.6 reads `typing.List` alone.
+
+Ints = typing.List[int]  # noqa: UP006 - see above
+Floats = typing.List[float]  # noqa: UP006 - see above

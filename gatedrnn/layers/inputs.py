@@ -3,7 +3,7 @@
 Dimensions: T time, B batch, D input, L layers × directions, H hidden, N units of a gate.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -108,10 +108,7 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
         )
     if lengths is None:
         return batch
-    lengths_B = _read_lengths(owner, lengths, batch.x_TBD)
-    steps = torch.arange(len(batch.x_TBD), device=lengths_B.device)[:, None, None]
-    x_TBD = batch.x_TBD.masked_fill(steps >= lengths_B[None, :, None], 0)
-    return Batch(x_TBD, lengths_B, batch.layout, batch_first=batch_first)
+    return replace(batch, lengths_B=_read_lengths(owner, lengths, batch.x_TBD))
 
 
 def read_state(

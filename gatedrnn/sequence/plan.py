@@ -6,31 +6,53 @@ Dimensions: H hidden, G columns of gates.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gatedrnn.cells import CELLS, Params, Spec, Trace
 from gatedrnn.cells.spec import Step
 from gatedrnn.core.errors import ArgumentError, BackendError
 from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.gates import split_above, split_below, straight_through
+from gatedrnn.weights.compressed import as_dense
+
+
+class Product(NamedTuple):
+    """Of a row of H values and rows of the recurrent matrix: U, and the rows of the cell's own matrices below it.
+
+    Args:
+        level: how many parts of the step are done before it.
+        row, rows: the first row of the matrix, and how many.
+        column: the first column of gates that it is added to.
+        left: 0 for h' of the step before, k for row k − 1 of those kept beside h: of the step before at level 0, else of this.
+    """
+
+    level: int
+    row: int
+    rows: int
+    column: int
+    left: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One cell's columns; see `loops` for columns_x, first_1, columns_1, columns_2 and shift.
+    """One cell's columns; see `records` for columns_x, first_1 and shift.
 
     Args:
         kernel: the cell, as `compiled_of` reads it.
         hidden: H.
         columns: G, of what products are added to.
+        products: those with the recurrent matrix, by level.
+        own: of the columns past those of U, the first row of W whose scale they have, and how many they are.
         kept: the first column of the gates' values, 0 or G.
         logits, chunk: K and C of a cell with gates of another size than H, else H and 1.
         slots: rows of scratch.
-        cells: rows of H that are kept a token beside h: further states, then the left factor of the product inside the step.
+        cells: rows of H that are kept a token beside h: further states, then the left factors of products inside the step.
         carries: whether h' also reaches h past the product.
-        extras: elements of all extras.
+        extras: elements of all extras but matrices.
     """
 
     kernel: str
@@ -38,8 +60,8 @@ class Plan:
     columns: int
     columns_x: int
     first_1: int
-    columns_1: int
-    columns_2: int = 0
+    products: tuple[Product, ...]
+    own: tuple[tuple[int, int], ...] = ()
     shift: int = 0
     kept: int = 0
     logits: int = 0
@@ -51,8 +73,13 @@ class Plan:
     _text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        numbers = [getattr(self, each.name) for each in fields(self)[1:-1]]
-        object.__setattr__(self, "_text", " ".join([self.kernel, *map(str, numbers)]))
+        given = [getattr(self, each.name) for each in fields(self)[1:-1]]
+        object.__setattr__(self, "_text", " ".join([self.kernel, *map(_written, given)]))
+
+    @property
+    def rows(self) -> int:
+        """Rows of the recurrent matrix."""
+        return sum(product.rows for product in self.products)
 
     def text(self) -> str:
         """As one string, which an operator can take."""
@@ -63,23 +90,36 @@ class Plan:
     def of(text: str) -> "Plan":
         """The plan that `text()` wrote."""
         plan = _read(text)
-        sizes = [getattr(plan, each.name) for each in fields(plan)[1:-1]]
-        if not max(plan.columns_x, plan.first_1 + plan.columns_1 + plan.columns_2) <= plan.columns or min(sizes) < 0:
+        sizes = [each for name in _SIZES if isinstance(each := getattr(plan, name), int)]
+        sizes += [number for part in (*plan.products, *plan.own) for number in part]
+        inside = all(p.column + p.rows <= plan.columns and p.row + p.rows <= plan.rows for p in plan.products)
+        inside &= all(p.left <= plan.cells and p.level < len(plan.products) for p in plan.products)
+        if not inside or plan.first_1 + plan.columns_x > plan.columns or min(sizes) < 0:
             raise ArgumentError("Plan", "its columns must lie within the row of gates", text, "Take the text of a Plan")
         return plan
 
     def integers(self) -> dict[str, int]:
         """As the loops' arguments."""
-        names = ("columns", "columns_x", "first_1", "columns_1", "columns_2", "shift", "cells", "carries")
+        names = ("columns", "columns_x", "first_1", "shift", "cells", "carries")
         return {name: getattr(self, name) for name in names} | {"H": self.hidden, "K": self.logits, "C": self.chunk}
 
 
-_NUMBERS = len(fields(Plan)) - 2
+_SIZES = [each.name for each in fields(Plan)[1:-1]]
+
+
+def _written(value: int | tuple[tuple[int, ...], ...]) -> str:
+    return str(value) if isinstance(value, int) else "/" + "/".join(",".join(map(str, part)) for part in value)
 
 
 def _read(text: str) -> Plan:
-    kernel, *numbers = text.rsplit(" ", _NUMBERS)
-    return Plan(kernel, *map(int, numbers))
+    kernel, *given = text.rsplit(" ", len(_SIZES))
+    read = dict(zip(_SIZES, given, strict=True))
+    parts = {
+        name: [tuple(map(int, part.split(","))) for part in read.pop(name)[1:].split("/") if part]
+        for name in ("products", "own")
+    }
+    products, own = tuple(Product(*part) for part in parts["products"]), tuple(parts["own"])
+    return Plan(kernel, **{name: int(value) for name, value in read.items()}, products=products, own=own)  # type: ignore[arg-type]
 
 
 _KNOWN: dict[tuple[Step, int], tuple[Spec, Plan | str]] = {}
@@ -132,11 +172,11 @@ def _planned(kernel: str) -> str:
         return f"!{found}"
     name, _, text = kernel.partition(":")
     kernel = f"{name}{mark(step)}:{text}"
-    columns = max(found.columns_x, found.first_1 + found.columns_1 + found.columns_2)
+    vectors = [spec.extra_shape(extra)[0] for extra in spec.extras if not extra.full]
+    products = tuple(Product(*each) for each in found.products)
     return Plan(
-        kernel, spec.hidden_size, columns, found.columns_x, found.first_1, found.columns_1, found.columns_2, found.shift,
-        found.kept, found.logits, found.chunk, found.slots, found.cells, int(found.carries),
-        sum(spec.extra_shape(extra)[0] for extra in spec.extras),
+        kernel, spec.hidden_size, found.columns, found.columns_x, found.first_1, products, found.own, found.shift, found.kept,
+        found.logits, found.chunk, found.slots, found.cells, int(found.carries), sum(vectors),
     ).text()  # fmt: skip
 
 
@@ -169,8 +209,9 @@ def rotated(plan: Plan, rows: Tensor) -> Tensor:
 
 def in_columns(plan: Plan, rows_R: Tensor) -> Tensor:
     """A value for every row [R] as one for every column [G]: those of U's own columns are its rows'."""
-    apart = plan.columns - plan.columns_x
-    return torch.cat((rotated(plan, rows_R), rows_R[len(rows_R) - apart :])) if apart else rows_R
+    parts = [rotated(plan, rows_R), rows_R[len(rows_R) - plan.first_1 :]]
+    parts += [rows_R[first : first + count] for first, count in plan.own]
+    return torch.cat(parts) if plan.columns > plan.columns_x else rows_R
 
 
 def biases(plan: Plan, params: Params) -> Tensor:
@@ -178,12 +219,20 @@ def biases(plan: Plan, params: Params) -> Tensor:
     bias_ih, bias_hh = params.bias_ih, params.bias_hh
     if bias_ih is None or bias_hh is None:
         like = params.weight_hh
-        zeros = torch.zeros(plan.columns_1 + plan.columns_2, dtype=like.dtype, device=like.device)
+        zeros = torch.zeros(plan.columns_x, dtype=like.dtype, device=like.device)
         bias_ih, bias_hh = zeros if bias_ih is None else bias_ih, zeros if bias_hh is None else bias_hh
-    if plan.columns == plan.columns_x:
-        return bias_ih + bias_hh
-    first = plan.shift  # the last gate's columns come first, and U's own last: n r z, then U's n; or all apart
-    return torch.cat((bias_ih[first:], bias_ih[:first] + bias_hh[:first], bias_hh[first:]))
+    if plan.first_1:
+        first = plan.shift  # the last gate's columns come first, and U's own last: n r z, then U's n; or all apart
+        found = torch.cat((bias_ih[first:], bias_ih[:first] + bias_hh[:first], bias_hh[first:]))
+    else:
+        found = bias_ih + bias_hh
+    return F.pad(found, (0, plan.columns - len(found))) if plan.own else found
+
+
+def recurrent(spec: Spec, params: Params) -> Tensor:
+    """The recurrent matrix: U, with the rows of the cell's own matrices below it."""
+    own = [params.extras[extra.name] for extra in spec.extras if extra.full]
+    return torch.cat((as_dense(params.weight_hh), *own)) if own else params.weight_hh
 
 
 def starts(plan: Plan, spec: Spec) -> list[int]:

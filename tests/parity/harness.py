@@ -17,6 +17,7 @@ VARIANTS = {
     "g2lstm": ("g2lstm", {}),
     "coupled": ("coupled", {}),
     "peephole": ("peephole", {}),
+    "peephole-full": ("peephole", {"peephole": "full"}),
     "gru-after": ("gru", {}),
     "gru-before": ("gru", {"reset_after": False}),
     "onlstm": ("onlstm", {}),

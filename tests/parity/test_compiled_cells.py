@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from gatedrnn import Gates, Recurrent
-from gatedrnn.cells import CELLS, Cell, Gate, Spec
+from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec
 from gatedrnn.core.errors import BackendError
 
 harness = types.ModuleType("harness")
@@ -54,7 +54,31 @@ def normed_step(spec, params, x_gates, h_gates, state):
     return (h, c), {"input_gate": i, "forget_gate": f, "cell_candidate": g, "output_gate": o}
 
 
+def own_spec(hidden_size):
+    gates = Gate("update_gate", hidden_size), Gate("cell_candidate", hidden_size, "tanh")
+    owners = ("update_gate", "cell_candidate", "update_gate")
+    extras = Extra("weight_mix", owners, full=True), Extra("weight_out", ("cell_candidate",), full=True)
+    return Spec(hidden_size, gates, ("h", "c"), recurrent_gates=1, extras=(*extras, Extra("scale", ("update_gate",))))
+
+
+def own_step(spec, params, x_gates, h_gates, state):
+    """Products with matrices of the cell's own, in a gate's sum and beside it: of h', of c', and of what the step computes."""
+    h, c = state
+    x_z, x_n = spec.split(x_gates)
+    M_z, M_n, M_r = params.extras["weight_mix"].chunk(3)
+    z = spec.squash("update_gate", x_z + h_gates + F.linear(c, M_z, params.extras["scale"]))
+    r = torch.sigmoid(h @ M_r.T)
+    first = spec.recurrent_rows
+    b = None if params.bias_hh is None else params.bias_hh[first:]
+    n = spec.squash("cell_candidate", x_n + F.linear(r * h, params.weight_hh[first:], b))
+    mixed = torch.tanh(torch.mm(z * n, M_n.t()))
+    c = z * c + (1 - z) * mixed
+    h = torch.tanh(F.linear(c, params.extras["weight_out"])) * r + 0.5 * n
+    return (h, c), {"update_gate": z, "cell_candidate": n}
+
+
 MGU = Cell("mgu", "MGU", mgu_spec, mgu_step)
+OWN = Cell("own", "own matrices", own_spec, own_step)
 BINARY = Gates(straight_through=True)
 CELLS_HERE = {
     "lstm": (recompiled("lstm"), 13, Gates()),
@@ -65,6 +89,10 @@ CELLS_HERE = {
     "onlstm-hard": (recompiled("onlstm", chunk_size=3), 24, BINARY),
     "peephole": (recompiled("peephole"), 11, Gates()),
     "rnn-relu": (recompiled("rnn", nonlinearity="relu"), 11, Gates()),
+    "peephole-full": (recompiled("peephole", peephole="full"), 11, Gates()),
+    "own": (OWN, 11, Gates()),
+    "own-1": (OWN, 1, BINARY),
+    "own-cool": (OWN, 35, Gates(temperature=0.7, noise_probability=0.5)),
     "mgu": (MGU, 11, Gates()),
     "mgu-1": (MGU, 1, BINARY),
     "mgu-cool": (MGU, 11, Gates(temperature=0.7)),
@@ -122,6 +150,52 @@ def three_states(spec, params, x_gates, h_gates, state):
     _, total, count = state
     total, count = total + candidate, count + 1
     return (total / count, total, count), {"cell_candidate": candidate}
+
+
+def matrix_spec(hidden_size):
+    return Spec(hidden_size, (Gate("cell_candidate", hidden_size, "tanh"),), ("h",), extras=(MATRIX,))
+
+
+MATRIX = Extra("weight_own", ("cell_candidate", "cell_candidate"), full=True)
+
+
+def with_matrices(given):
+    """A step whose candidate is made of what `given` makes of the state and of both parts of a matrix of its own."""
+
+    def step(spec, params, x_gates, h_gates, state):
+        own = given(state[0], *params.extras["weight_own"].chunk(2))
+        h = spec.squash("cell_candidate", x_gates + h_gates + own)
+        return (h,), {"cell_candidate": h}
+
+    return step
+
+
+def not_turned(h, P, Q):
+    return h @ P + h @ Q.t()
+
+
+def one_alone(h, P, Q):
+    return h @ P.t()
+
+
+def twice(h, P, Q):
+    return h @ P.t() + torch.tanh(h) @ P.t() + h @ Q.t()
+
+
+def elementwise(h, P, Q):
+    return h @ (2 * P).t() + h @ Q.t()
+
+
+def detached_matrix(h, P, Q):
+    return h @ P.detach().t() + h @ Q.t()
+
+
+def detached_state(h, P, Q):
+    return h.detach() @ P.t() + h @ Q.t()
+
+
+def part_of_a_part(h, P, Q):
+    return torch.cat((h @ P[:2].t(), h @ P[2:].t()), -1) + h @ Q.t()
 
 
 def sorting(spec, params, x_gates, h_gates, state):
@@ -302,6 +376,30 @@ def test_states_of_other_shapes_are_named(step, words):
     layer = Recurrent(Cell("mine", "mine", rnn_spec, step), D, 6, backend="cpu")
     with pytest.raises(BackendError, match=words) as caught:
         layer(torch.randn(T, B, D))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (not_turned, "a matrix that is not transposed"),
+        (one_alone, "rows of a matrix of the cell's own that no product has"),
+        (twice, "the same rows of a matrix"),
+        (elementwise, "mul of a matrix, which only a product takes"),
+        (detached_matrix, "a matrix that is detached"),
+        (detached_state, "has no gradient, or whose left factor has none"),
+        (part_of_a_part, "through the middle of a gate"),
+    ],
+)
+def test_products_that_are_not_compiled_say_why_and_run_on_the_reference(given, words):
+    layer = Recurrent(Cell("mine", "mine", matrix_spec, with_matrices(given)), D, 6)
+    x = torch.randn(T, B, D)
+    found = layer(x)[0]
+    layer.backend = "reference"
+    assert torch.equal(found, layer(x)[0])
+    layer.backend = "cpu"
+    with pytest.raises(BackendError, match=words) as caught:
+        layer(x)
     assert "\n" not in str(caught.value)
 
 

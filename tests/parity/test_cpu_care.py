@@ -148,7 +148,6 @@ def own_cell():
 
 
 REFUSED = {
-    "full peephole": (lambda: Recurrent("peephole", D, H, peephole="full"), "a matrix of the cell's own"),
     "own cell": (lambda: Recurrent(own_cell(), D, H), "the operation sort"),
     "float16": (lambda: Recurrent("lstm", D, H, dtype=torch.float16), "torch.float16"),
     "bfloat16": (lambda: Recurrent("gru", D, H, dtype=torch.bfloat16), "torch.bfloat16"),

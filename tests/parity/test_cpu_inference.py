@@ -22,12 +22,12 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from gatedrnn import CELLS, GRU, LSTM, CoupledLSTM, Gates, Recurrent
 from gatedrnn.core.errors import ArgumentError, BackendError
-from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.sizes import FEW_TOKENS
 from gatedrnn.sequence.backends.cpu.runtime import memory
 from gatedrnn.sequence.plan import plan_for
 
 WIDE = 300  # more columns than any sample of a weight would look at
-few_and_many = pytest.mark.parametrize("steps", [2, DIRECT_TOKENS // 3 + 1], ids=["few", "many"])
+few_and_many = pytest.mark.parametrize("steps", [2, FEW_TOKENS // 3 + 1], ids=["few", "many"])
 both_modes = pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 
 
@@ -150,6 +150,44 @@ def test_an_optimiser_s_step_is_seen(optimiser, options, steps):
     layer(x)[0].sum().backward()
     chosen.step()
     assert not torch.allclose(check(layer, x), before, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["lstm", "gru-after", "gru-before", "onlstm-chunks"])  # every form of product
+@pytest.mark.parametrize("steps, size", [(1, 3), (1, 16), (1, 64), (2, 16), (2, 9), (4, 1), (64, 1), (65, 1), (1, 65)])
+@pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
+def test_every_way_of_reading_a_weight(variant, steps, size, ragged):
+    layer = make(variant, 50, 52, gates=Gates(evaluation_temperature=0.7))
+    x, states = inputs_for(layer, steps, size)
+    lengths = [1 + 3 * row % steps for row in range(size)] if ragged else None
+    found = {}
+    for layer.backend in ("cpu", "reference"):
+        with torch.no_grad():
+            output, finals = call(layer, x, states, lengths=lengths)
+        found[layer.backend] = [output, *(finals if isinstance(finals, tuple) else [finals])]
+    for ours, expected in zip(found["cpu"], found["reference"], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
+
+
+def test_rows_are_borrowed_once_at_a_time():
+    with memory.borrowed([(2, 3), (0, 4)], torch.float32) as (rows, nothing):
+        rows.fill_(1)
+        assert nothing.shape == (0, 4)
+        with memory.borrowed([(2, 3)], torch.float32) as (inner,):
+            inner.fill_(2)
+        assert bool((rows == 1).all())
+    with memory.borrowed([(memory.KEPT_BYTES, 1)], torch.uint8) as (large,):
+        large.fill_(3)
+    assert memory._LENT.rows is None or memory._LENT.rows.nbytes <= memory.KEPT_BYTES // 2
+
+
+def test_ragged_calls_do_not_share_what_they_give():
+    layer = make("lstm", dtype=torch.float32)
+    x, _ = inputs_for(layer)
+    with torch.no_grad():
+        first = layer(x, lengths=[3, 2, 1, 4][: x.shape[1]] + [1] * max(0, x.shape[1] - 4))[0]
+        kept = first.clone()
+        layer(torch.randn_like(x), lengths=[1] * x.shape[1])
+    assert torch.equal(first, kept)
 
 
 @few_and_many
@@ -517,7 +555,8 @@ def test_layouts_of_input_and_states(batch_first, steps):
         ("blocks", lambda given: {**given, "blocks": [-4, 4]}),
         ("chance", lambda given: {**given, "chance": [0.0, 1.0]}),
         ("products", lambda given: {**given, "products": "half"}),
-        ("Plan", lambda given: {**given, "plan": given["plan"].replace(" 64 64 0 64", " 64 64 5000 64")}),
+        ("Plan", lambda given: {**given, "plan": given["plan"].replace("/0,0,64,0,0", "/0,0,64,5000,0")}),
+        ("Plan", lambda given: {**given, "plan": given["plan"].replace("/0,0,64,0,0", "/0,0,64,0,7")}),
         ("weight_hh", lambda given: {**given, "weight_hh": given["weight_hh"].double()}),
         ("h_0", lambda given: {**given, "h0_BH": torch.zeros(4, 16)}),
     ],

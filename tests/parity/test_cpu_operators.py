@@ -31,7 +31,7 @@ from torch.func import functional_call
 
 from gatedrnn import Gates
 from gatedrnn.core.errors import BackendError
-from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT, ways
 from gatedrnn.sequence.backends.cpu.recurrence import operator as operators
 from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
 
@@ -216,7 +216,8 @@ def check_bfloat16(layer, sizes):
             with torch.autocast("cpu", torch.bfloat16):
                 ours = measure(layer, "cpu", x, states, lengths=lengths)
             assert all(value.dtype == torch.float32 for value in ours.values())
-            half = best().half != "wide" and steps * size > DIRECT_TOKENS
+            tokens = sum(lengths or [steps] * size)
+            half = best().half != "wide" and ways(steps, size, tokens, half=True) != (DIRECT, DIRECT)
             assert (norm_error(ours, expected)["output"] > 1e-5) == half  # else float32 is faster
             for name, error in norm_error(ours, expected).items():
                 assert error < 2e-2, f"{name}: {error:.1e}"
@@ -224,13 +225,13 @@ def check_bfloat16(layer, sizes):
 
 @pytest.mark.parametrize("variant", ["lstm", "gru-after", "gru-before", "onlstm-chunks"])  # every form of product
 def test_bfloat16_products_keep_float32_results(variant):
-    check_bfloat16(make(variant, 40, 35, bidirectional=True, dtype=torch.float32), [(6, 33), (5, 3)])
+    check_bfloat16(make(variant, 40, 35, bidirectional=True, dtype=torch.float32), [(6, 33), (5, 3), (3, 3), (1, 33)])
 
 
 @pytest.mark.parametrize("name", targets())
 def test_bfloat16_products_on_every_target(name, monkeypatch):
     monkeypatch.setenv("GATEDRNN_CPU", name)
-    check_bfloat16(make("lstm", 40, 35, bidirectional=True, dtype=torch.float32), [(6, 33), (5, 3)])
+    check_bfloat16(make("lstm", 40, 35, bidirectional=True, dtype=torch.float32), [(6, 33), (5, 3), (3, 3), (1, 33)])
 
 
 def test_autocast_takes_bfloat16_input():

@@ -1,6 +1,7 @@
-"""Cells made up from the compiler's vocabulary: `python -m tests.property.made_up --cells 200 --seed 1 [--backend triton]`.
+"""Cells made up from the compiler's vocabulary: `python -m tests.property.made_up --cells 200 --seed 1`.
 
-A seed makes the source of a cell (the compiler reads code), sizes and a call; kernels must equal the reference, gradients too.
+Also `--backend triton`, and `--matrices` for products inside the step with matrices of the cell's own. A seed makes the source of
+a cell (the compiler reads code), sizes and a call; kernels must equal the reference, gradients too.
 """
 
 import argparse
@@ -40,7 +41,7 @@ class Maker:
     """Writes one step: values of H units, of chunks, and numbers of a row, each line from earlier ones."""
 
     def __init__(self, seed: int) -> None:
-        self.draw = random.Random(seed)
+        self.seed, self.draw = seed, random.Random(seed)
         self.lines: list[str] = []
         self.units: list[str] = []
         self.rows: list[str] = []
@@ -92,8 +93,54 @@ class Maker:
             )
 
 
-def make(seed: int) -> Made:
-    """The cell of a seed."""
+class Matrices:
+    """Products inside the step with matrices of the cell's own; each of their parts, a gate's rows, is in one of them."""
+
+    def __init__(self, maker: Maker, states: int, names: list[str]) -> None:
+        self.maker, self.draw, self.states = maker, random.Random(maker.seed), states
+        self.gates = [self.draw.sample(names, self.draw.randint(1, len(names))) for _ in range(self.draw.randint(1, 2))]
+        self.early: list[str] = []
+        self.late: list[str] = []
+        self.of_gate: dict[str, str] = {}
+        self.results: list[str] = []
+        for k, gates in enumerate(self.gates):
+            matrix = f"params.extras['weight_m{k}']"
+            if self.draw.random() < 0.3:  # one product with all
+                self.draw.choice([self.early, self.late]).append(f"{matrix}|{len(gates)}")
+                continue
+            for part, gate in enumerate(gates):
+                rows = (
+                    f"{matrix}.chunk({len(gates)})[{part}]"
+                    if self.draw.random() < 0.5
+                    else f"{matrix}[{part} * H_ : {part + 1} * H_]"
+                )
+                if gate not in self.of_gate and self.draw.random() < 0.6:
+                    self.of_gate[gate] = rows
+                else:
+                    self.draw.choice([self.early, self.late]).append(f"{rows}|1")
+
+    def extras(self) -> str:
+        return ", ".join(f"Extra('weight_m{k}', {tuple(gates)}, full=True)" for k, gates in enumerate(self.gates))
+
+    def product(self, rows: str) -> str:
+        left = (
+            f"s{self.draw.randrange(self.states)}" if self.draw.random() < 0.4 else self.draw.choice(self.maker.units)
+        )
+        return f"F.linear({left}, {rows})" if self.draw.random() < 0.5 else f"({left} @ {rows}.t())"
+
+    def write(self, products: list[str]) -> None:
+        for each in products:
+            rows, parts = each.split("|")
+            found = self.maker.say(self.product(rows), [])
+            self.results += [f"torch.tanh({found}.chunk({parts}, -1)[{part}])" for part in range(int(parts))]
+            self.maker.units += self.results[-int(parts) :]
+
+    def logits(self, gate: str) -> str:
+        return f" + {self.product(self.of_gate[gate])}" if gate in self.of_gate else ""
+
+
+def make(seed: int, with_matrices: bool = False) -> Made:
+    """The cell of a seed; with matrices of its own, or without."""
     m = Maker(seed)
     draw = m.draw
     hidden = draw.choice([1, 2, 3, 6, 7, 8, 12, 16, 17, 33])
@@ -112,6 +159,8 @@ def make(seed: int) -> Made:
         spec += [f'Gate("m0", {rows}, "tail_cumax", H // {chunk})', f'Gate("m1", {rows}, "cumax", H // {chunk})']
     every = [*names, *(["m0", "m1"] if masters else [])]
     own = f"[Extra('weight_e{{}}'.format(k), ('{names[0]}', '{names[-1]}')[: k + 1]) for k in range({extras})]"
+    matrices = Matrices(m, len(states), names) if with_matrices else None
+    own = f"[{matrices.extras()}, *{own}]" if matrices else own
     text = [HEAD, "def make_spec(H):"]
     text.append(
         f"    return Spec(H, ({', '.join(spec)},), {tuple(states)}, {len(names) - 1 if inside else None}, tuple({own}))"
@@ -147,11 +196,13 @@ def make(seed: int) -> Made:
     body.insert(0, "    H_ = spec.hidden_size")
     for _ in range(draw.randint(0, 3)):
         m.grow()
+    if matrices:
+        matrices.write(matrices.early)
     reads_logits = draw.random() < 0.15
     for n in names[: len(names) - inside]:
-        logits = f"a_{n}"
+        logits = f"a_{n}" + (matrices.logits(n) if matrices else "")
         if draw.random() < 0.3:
-            logits = f"a_{n} + 0.5 * {m.unit()}"
+            logits += f" + 0.5 * {m.unit()}"
         body.append(f'    {n} = spec.squash("{n}", {logits})')
         m.units.append(n)
         if reads_logits:
@@ -164,16 +215,21 @@ def make(seed: int) -> Made:
         m.units += ["u", "r"]
     if inside:
         n = names[-1]
+        of_own = matrices.logits(n) if matrices else ""
         body += ["    first = spec.recurrent_rows", f"    left = {m.unit()} * {m.unit()}",
                  "    b_ = None if params.bias_hh is None else params.bias_hh[first:]",
-                 f'    {n} = spec.squash("{n}", x_{n} + F.linear(left, params.weight_hh[first:], b_))']  # fmt: skip
+                 f'    {n} = spec.squash("{n}", x_{n} + F.linear(left, params.weight_hh[first:], b_){of_own})']  # fmt: skip
         m.units.append(n)
+    if matrices:
+        matrices.write(matrices.late)
     for _ in range(draw.randint(1, 7)):
         m.grow()
     new = [
         f"{draw.choice(['0.9 * ', ''])}torch.tanh({m.unit()} + {m.unit()} * s{k})" if draw.random() < 0.8 else m.unit()
         for k in range(len(states))
     ]
+    for k, each in enumerate(matrices.results if matrices else []):  # no product is without use
+        new[k % len(new)] += f" + 0.3 * {each}"
     body.append(f"    new = [{', '.join(new)}]")
     body.append(f"    return tuple(new), {{{', '.join(f'{n!r}: {n}' for n in every)}}}")
     text += [*body, "", "", 'CELL = Cell("made", "made up", make_spec, step)', ""]
@@ -250,13 +306,14 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--matrices", action="store_true", help="cells with matrices of their own")
     given = parser.parse_args()
     refused: dict[str, int] = {}
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(given.seed, given.seed + given.cells):
             try:
-                reason = check(make(seed), Path(folder), given.backend)
+                reason = check(make(seed, given.matrices), Path(folder), given.backend)
             except Exception as error:
                 wrong += 1
                 print(f"seed {seed}: {type(error).__name__}: {str(error)[:3000]}\n", flush=True)

@@ -17,6 +17,11 @@ def test_kernels_for_the_cpu_are_the_equation(tmp_path, seed):
     assert check(make(seed), tmp_path, "cpu") is None
 
 
+@pytest.mark.parametrize("seed", [1, 3, 12])
+def test_products_with_matrices_of_the_cells_own_are_the_equation(tmp_path, seed):
+    assert check(make(seed, with_matrices=True), tmp_path, "cpu") is None
+
+
 @pytest.mark.parametrize("seed", [*INSIDE, 1, 2, 4])
 def test_kernels_for_a_gpu_are_the_equation(tmp_path, monkeypatch, seed):
     pytest.importorskip("triton")

@@ -9,12 +9,12 @@ from gatedrnn.sequence.backends.cpu.matmul.sizes import TOKENS, depth, round_up
 from gatedrnn.sequence.backends.cpu.recurrence.arguments import leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.runtime import memory, team
 from gatedrnn.sequence.backends.cpu.runtime.target import best
-from gatedrnn.sequence.plan import Plan
+from gatedrnn.sequence.plan import Plan, Product
 
 
 def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, kind: str) -> Callable[[], None]:
     """A function that runs `parts` (bits, as `PARTS`) of the products of a layer on weights packed beforehand."""
-    plan, tokens = Plan("products", hidden, columns, columns, 0, columns), steps * batch
+    plan, tokens = Plan("products", hidden, columns, columns, 0, (Product(0, 0, columns, 0, 0),)), steps * batch
     run = loop("products", plan, width, threads_for(plan, tokens, width, team.size()), best(), kind)
 
     def panels(rows: int, across: int) -> Tensor:

@@ -15,7 +15,7 @@ from gatedrnn.sequence import projected
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.modes import half_products, plain, products, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
-from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, rotated, starts
+from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, recurrent, rotated, starts
 from gatedrnn.sequence.plan import trace as gates_of
 from gatedrnn.sequence.request import Request, Result
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, take_products
@@ -69,16 +69,14 @@ class Cpu:
         assert isinstance(plan, Plan)
         p, scale, state, lengths = request.params, request.scale_R, request.state, request.lengths_B
         dtype, (T, B, _), only_numbers = p.weight_hh.dtype, request.x_TBD.shape, request.only_numbers()
-        weight_ih, weight_hh = p.weight_ih, p.weight_hh
+        weight_ih, weight_hh = p.weight_ih, recurrent(request.spec, p)
         if not only_numbers or half_products():  # only plain inference reads small forms
             weight_ih, weight_hh = as_dense(weight_ih), as_dense(weight_hh)
-        extras = [p.extras[each.name] for each in request.spec.extras]
+        vectors = [each for each in request.spec.extras if not each.full]  # matrices lie below U
+        extras = [p.extras[each.name] for each in vectors]
         bias = biases(plan, p)
         if scale is not None:
-            extras = [
-                fold_extra(own, request.spec, each, scale)
-                for own, each in zip(extras, request.spec.extras, strict=True)
-            ]
+            extras = [fold_extra(own, request.spec, each, scale) for own, each in zip(extras, vectors, strict=True)]
             scale = in_columns(plan, scale)
             bias = bias * scale
         h0, c0 = _as(state[0], dtype), _beside(plan, state[1:], dtype)
@@ -109,7 +107,7 @@ class Cpu:
 
         plans = [plan for r in requests if isinstance(plan := plan_for(r.cell.step, r.spec), Plan) and _stackable(r)]
         plain = len(plans) == len(requests) and all(
-            plan.cells <= 1 and len(r.state) <= 2 and len(r.spec.extras) <= 1
+            plan.cells <= 1 and len(r.state) <= 2 and len(r.spec.extras) <= 1 and plan.rows == plan.columns_x
             for plan, r in zip(plans, requests, strict=False)
         )
         return Stack(plans, products(requests[0].x_TBD.shape[1])) if plain else None
@@ -133,7 +131,7 @@ def _stackable(r: Request) -> bool:
 
 
 def _beside(plan: Plan, states: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
-    """States beside h as one [B, cells · H], with room for the left factor of a product inside the step; None for none."""
+    """States beside h as one [B, cells · H], with room for the left factors of products inside the step; None for none."""
     if len(states) == plan.cells == 1:
         return _as(states[0], dtype)
     if not states:

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gatedrnn.core.torch_internals import Ints
 from gatedrnn.sequence.backends.triton.graphs import on
 
 _BLOCK = 256
@@ -39,7 +40,7 @@ def draw(out, key, blocks, k, first, width, columns, p, scale, BLOCK: tl.constex
 
 @torch.library.custom_op("gatedrnn::logistic_noise_triton", mutates_args=())
 def logistic_noise(
-    seed: Tensor, rows: int, columns: int, blocks: list[int], chance: float, scale: float, like: Tensor
+    seed: Tensor, rows: int, columns: int, blocks: Ints, chance: float, scale: float, like: Tensor
 ) -> Tensor:
     """[rows, columns] as `like`, float32 or float64; see `gatedrnn::logistic_noise`, the operator for the CPU."""
     out, key = like.new_zeros(rows, columns), seed.to(like.device)

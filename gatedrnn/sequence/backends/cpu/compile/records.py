@@ -58,6 +58,17 @@ class Work(NamedTuple):
     parts: Any
 
 
+class Product(NamedTuple):
+    """A row of `products`: as `plan.Product` has it, and whether its left factor's gradient is added to what is there."""
+
+    level: Any
+    row: Any
+    rows: Any
+    column: Any
+    left: Any
+    add: Any
+
+
 @dataclass(frozen=True)
 class Record:
     """Arguments that go together: their names and kinds ("int", "index" for int64s, "real", "packed" as the products'), in order.
@@ -82,16 +93,18 @@ H           int    hidden units
 K           int    logits of a gate of another size, else H
 C           int    units that a value of such a gate serves, else 1
 reverse     int    whether from each row's last step to its first
-cells       int    S, rows of H that a token keeps beside h, side by side in `cs`: further states, then a left factor inside
-carries     int    whether h' also reaches h past the products
+cells       int    S, rows of H that a token keeps beside h, side by side in `cs`: further states, then left factors inside
 columns     int    G
 columns_x   int    columns, from 0, that W x, noise and bias are written to
-first_1     int    the first column that U h' is added to
-columns_1   int    how many
-columns_2   int    columns after those, to which U₂ l is added, l what the first half leaves for a product inside; else 0
+first_1     int    the first column that b_hh is added to
+products    index  a `Product` each: those with U and the matrices below it, by level
+count       int    how many
+levels      int    of them, each with a part of the step after it
 shift       int    column n belongs to row n + shift of W, the last ones to its first rows
 ldg         int    L
 scaled      int    whether `scale` counts
+ranges      index  level, first column, columns: whose gradients are there from that level on, and scaled then
+ranged      int    how many
 """
 _TOKENS = """
 offsets     index  first token of each step, and N [T + 1]
@@ -107,11 +120,11 @@ left_size   int    a thread's, in elements
 """
 _WEIGHTS = """
 W           real   [G_x, D]
-U           real   [G_1 + G_2, H]
-PW          packed room for W's panels, or the table of its pieces
+U           real   U and the cell's own matrices below it [R, H]
+PW          packed room for W's panels, or for one of each thread, or the table of its pieces
 PU          packed of U's
-direct_w    int    whether W is read as it lies
-direct_u    int    whether U is
+way_w       int    how W is read: `PACKED`, `DIRECT` or `PANELWISE`
+way_u       int    how U is
 scale       real   of each column [G]
 bias        real   of each column [G], or b_ih by row if `two_biases`
 bias_h      real   b_hh by row
@@ -141,7 +154,7 @@ x           real   [N, D]
 h0          real   [B, H]
 c0          real   [B, S·H]
 W           real   [G_x, D]
-U           real   [G_1 + G_2, H]
+U           real   [R, H]
 P           packed room for whichever is the larger transposed
 scale       real   of each column [G]
 extra       real   all extras, scaled
@@ -161,9 +174,9 @@ dc          real   the same of the rest [B, S·H]
 dG          real   of what the gates are made of [N, L]
 dx          real   [N, D]
 dW          real   [G_x, D]
-dU          real   [G_1 + G_2, H]
+dU          real   [R, H]
 db_x        real   sums of the columns of W x
-db_h        real   sums of those of U h'
+db_h        real   sums of those of each row of U
 d_extra     real   a row for each thread
 extra_size  int    of such a row
 shared      packed room for a block of tokens' panels

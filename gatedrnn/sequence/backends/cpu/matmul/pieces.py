@@ -50,11 +50,11 @@ def rank_of(*weights: list[Block]) -> int:
 def tables(
     plan: Plan, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None, panel: int
 ) -> tuple[Tensor, Tensor]:
-    """Tables of W and U of a layer, of which at least one is compressed; a second product's with U stands behind the first's.
+    """Tables of W and U of a layer, of which at least one is compressed; each product with U has one behind that before it.
 
     A compressed weight never changes and keeps its tables; one of a dense weight is made at every call.
     """
-    width, H, first, second = weight_ih.shape[1], plan.hidden, plan.first_1, plan.first_1 + plan.columns_1
+    width, H = weight_ih.shape[1], plan.hidden
     room = left_bytes(panel, rank_of(blocks_of(weight_ih), blocks_of(weight_hh)), max(width, H))
     key = plan, panel, room, None if scale_G is None else scale_G.numpy().tobytes()
 
@@ -64,13 +64,13 @@ def tables(
         )
 
     def of_u() -> Tensor:
-        blocks = blocks_of(weight_hh)
-        U = _table(part_of(blocks, 0, plan.columns_1), H, _scales(scale_G, first, second), panel, room)
-        if not plan.columns_2:
-            return U
-        rest = part_of(blocks, plan.columns_1, plan.columns_1 + plan.columns_2)
-        U[: _HEADER * 8].view(torch.int64)[6] = len(U)
-        return torch.cat((U, _table(rest, H, _scales(scale_G, second, second + plan.columns_2), panel, room)))
+        blocks, found = blocks_of(weight_hh), []
+        for p in plan.products:
+            scales = _scales(scale_G, p.column, p.column + p.rows)
+            found.append(_table(part_of(blocks, p.row, p.row + p.rows), H, scales, panel, room))
+        for table in found[:-1]:
+            table[: _HEADER * 8].view(torch.int64)[6] = len(table)
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     return _kept(weight_ih, ("W", *key), of_w), _kept(weight_hh, ("U", *key), of_u)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.torch_internals import start_light
+from gatedrnn.core.torch_internals import Ints, start_light
 from gatedrnn.sequence.backends.cpu.compile.kernels import kernel
 from gatedrnn.sequence.backends.cpu.matmul.sizes import ALONE, kind_of
 from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, together, trusted
@@ -21,7 +21,7 @@ from gatedrnn.sequence.backends.cpu.runtime.target import best
 
 @torch.library.custom_op("gatedrnn::logistic_noise", mutates_args=())
 def logistic_noise(
-    seed: Tensor, rows: int, columns: int, blocks: list[int], chance: float, scale: float, like: Tensor
+    seed: Tensor, rows: int, columns: int, blocks: Ints, chance: float, scale: float, like: Tensor
 ) -> Tensor:
     """[rows, columns] as `like`: scale · logistic with probability `chance` between blocks[0] and blocks[1] and so on, else 0.
 

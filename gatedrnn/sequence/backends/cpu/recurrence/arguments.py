@@ -5,7 +5,11 @@ Dimensions: T steps, N tokens, D input, B batch, H hidden, G columns of gates.
 
 import array
 import functools
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,6 +54,7 @@ class Loop:
         forward_room: elements of packed W and of packed U.
         backward_room: elements of whichever of them is the larger transposed.
         panel: columns of a panel.
+        tables: what addresses among `fixed` point to.
     """
 
     kernel: Kernel
@@ -64,6 +69,7 @@ class Loop:
     forward_room: tuple[int, int]
     backward_room: int
     panel: int
+    tables: tuple[Tensor, ...]
 
     def given(self, values: dict[str, int], rooms_bytes: dict[str, int]) -> "Loop":
         """The loop with some arguments set for good, and room of so many bytes lent for others."""
@@ -91,7 +97,7 @@ class Loop:
 
 def threads_for(plan: Plan, tokens: int, width: int, team_size: int) -> int:
     """Threads for a layer: one where waking the others takes longer than the products."""
-    products = tokens * (plan.columns_x * width + (plan.columns_1 + plan.columns_2) * plan.hidden)
+    products = tokens * (plan.columns_x * width + plan.rows * plan.hidden)
     return 1 if products < ALONE else team_size
 
 
@@ -110,10 +116,13 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
     left = rows_at_once(tall) * max(depth(inner, kind), TOKENS)
     if kind == "small":
         left = left_bytes(panel, rank, max(width, H))
-    across = round_up(plan.columns_x, panel), round_up(plan.columns_1, panel) + round_up(plan.columns_2, panel)
-    deep = [depth(n, kind) for n in (plan.columns_x, plan.columns_1, plan.columns_2)]
+    across = round_up(plan.columns_x, panel), sum(round_up(product.rows, panel) for product in plan.products)
+    deep = depth(plan.columns_x, kind), sum(depth(product.rows, kind) for product in plan.products)
+    tables = _tables(plan)
     sizes = {**plan.integers(), "D": width, "ldg": leading(plan), "panel": panel, "tall": tall}
-    sizes |= {"scratch_size": scratch, "left_size": left}
+    sizes |= {"scratch_size": scratch, "left_size": left, "levels": 1 + max(product.level for product in plan.products)}
+    sizes |= {"products": tables[0].data_ptr(), "count": len(tables[0])}
+    sizes |= {"ranges": tables[1].data_ptr(), "ranged": len(tables[1])}
     made = kernel(compiled.name_of(plan.kernel), direction, target, kind, compiled.loop_of(plan.kernel, direction))
     places, packed = {name: place for place, name in enumerate(made.names)}, KINDS[kind]
     bare = Loop(
@@ -127,11 +136,26 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
         packed=packed,
         apart=leading(plan),
         forward_room=(across[0] * depth(width, kind), across[1] * depth(H, kind)),
-        backward_room=max(deep[0] * round_up(width, panel), (deep[1] + deep[2]) * round_up(H, panel)),
+        backward_room=max(deep[0] * round_up(width, panel), deep[1] * round_up(H, panel)),
         panel=panel,
+        tables=tables,
     )
     real = 8 if kind == "f64" else 4
     return bare.given({}, {"scratch": threads * scratch * real, "left": threads * left * packed.itemsize})
+
+
+def _tables(plan: Plan) -> tuple[Tensor, Tensor]:
+    """`products` and `ranges` of the loops' sizes."""
+    products, seen, level = [], set(), [0] * plan.columns
+    for p in plan.products:  # what an earlier product, or the step, has put there already is added to
+        first = p.left not in seen
+        products.append([*p, int(not first or (p.level == 0 and (p.left > 0 or plan.carries)))])
+        seen.add(p.left)
+        for column in range(p.column, p.column + p.rows):
+            level[column] = max(level[column], p.level)
+    edges = [k for k in range(plan.columns) if k == 0 or level[k] != level[k - 1]]
+    ranges = [[level[a], a, b - a] for a, b in itertools.pairwise([*edges, plan.columns])]
+    return torch.tensor(products, device="cpu"), torch.tensor(ranges, device="cpu")
 
 
 def leading(plan: Plan) -> int:
@@ -149,8 +173,7 @@ class Layout:
         previous: the token before each in its sequence, −1 − b where that is initial state b; int64 [N].
         order: the batch's rows, longest first [B]; None, and what follows, where all have T steps: then tokens lie as they are.
         index: the place of each token in [T · B], [N].
-        places: the token at each place [T · B], any where there is none.
-        dead: places without a token [T · B, 1].
+        dead: the places in [T · B] without a token.
     """
 
     offsets: Tensor
@@ -158,19 +181,29 @@ class Layout:
     previous: Tensor
     order: Tensor | None = None
     index: Tensor | None = None
-    places: Tensor | None = None
     dead: Tensor | None = None
 
-    def packed(self, values_TBX: Tensor) -> Tensor:
-        """What belongs to places [T, B, X] as tokens [N, X]."""
+    @contextmanager
+    def rooms(self, dtype: torch.dtype, *widths: int) -> Iterator[list[Any]]:
+        """Borrowed memory [N, width] for packed tokens; None for each where they lie packed as they are."""
+        if self.index is None:
+            yield [None] * len(widths)
+            return
+        with memory.borrowed([(self.count, width) for width in widths], dtype) as found:
+            yield found
+
+    def packed(self, values_TBX: Tensor, room_NX: Tensor | None = None) -> Tensor:
+        """What belongs to places [T, B, X] as tokens [N, X], in `room_NX` if it has to be copied."""
         flat = values_TBX.reshape(-1, values_TBX.shape[-1])
-        return flat.contiguous() if self.index is None else flat.index_select(0, self.index)
+        return flat.contiguous() if self.index is None else torch.index_select(flat, 0, self.index, out=room_NX)
 
     def padded(self, values_NX: Tensor, T: int, B: int) -> Tensor:
         """What belongs to tokens as places [T, B, X], 0 where there is no token."""
-        if self.places is not None and self.dead is not None:
-            values_NX = values_NX.index_select(0, self.places).masked_fill_(self.dead, 0)
-        return values_NX.view(T, B, values_NX.shape[-1])
+        X = values_NX.shape[-1]
+        if self.index is None or self.dead is None:
+            return values_NX.view(T, B, X)
+        padded = memory.empty(T * B, X, dtype=values_NX.dtype)
+        return padded.index_copy_(0, self.index, values_NX).index_fill_(0, self.dead, 0).view(T, B, X)
 
     def sorted(self, rows_BX: Tensor) -> Tensor:
         """Rows of the batch, longest first."""
@@ -217,11 +250,15 @@ def _ragged(lengths_B: Tensor, T: int, B: int, reverse: bool) -> Layout:
         previous = torch.where(first, -1 - b, offsets[(t + 1).clamp_max(T)] + b)
     else:
         previous = torch.where(t == 0, -1 - b, offsets[(t - 1).clamp_min(0)] + b)
-    return Layout(offsets, len(t), previous, order, t * B + order[b], *token_places(lengths_B, T))
+    dead = (torch.arange(T, device="cpu")[:, None] >= lengths_B).flatten().nonzero().flatten()
+    return Layout(offsets, len(t), previous, order, t * B + order[b], dead)
 
 
 def token_places(lengths_B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """`places` and `dead` of a ragged batch's layout, by operations that compilers see through: shapes depend on shapes alone."""
+    """The token at each place of a ragged batch [T · B], and which places have none [T · B, 1].
+
+    By operations that compilers see through: shapes depend on shapes alone.
+    """
     order = torch.argsort(lengths_B, descending=True, stable=True)
     alive_TB = torch.arange(steps, device=lengths_B.device)[:, None] < lengths_B
     rank_B = torch.argsort(order)

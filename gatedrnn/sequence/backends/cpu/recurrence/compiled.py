@@ -2,6 +2,7 @@
 
 forward(g, h_prev, c_prev, c, h, extra, scratch, H, K, C)
     g: the row's pre-activations, replaced by gate values (σ, tanh, softmax), or these stand behind them; h, c: written.
+    After products of level k, forward_k takes its place.
 backward(g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scratch, H, K, C)
     grad_h, grad_g: what comes from outside, for h and for the gate values; dh, dc: from the next step, replaced by what goes to
     the step before (without the product's part); dg: gradients of the pre-activations, written.
@@ -11,7 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gatedrnn.compiler import Compiled, kept
+from gatedrnn.compiler import Compiled, kept, level_name
 from gatedrnn.sequence.plan import cell_of
 
 
@@ -31,7 +32,7 @@ def loop_of(kernel: str, direction: str) -> Callable[[], Callable[..., None]]:
 
         if kernel == "products":
             return bound.products
-        return {"forward": loops.forward_loop, "backward": loops.backward_loop}[direction](*_rows(kernel, direction))
+        return {"forward": loops.forward_loop, "backward": loops.backward_loop}[direction](_rows(kernel, direction))
 
     return loop
 
@@ -41,22 +42,16 @@ def name_of(kernel: str) -> str:
     return of(kernel).name if ":" in kernel else kernel
 
 
-def _rows(kernel: str, direction: str) -> tuple[Any, Any]:
-    """The function of a row, and that of its second half."""
+def _rows(kernel: str, direction: str) -> list[Any]:
+    """The functions of a row, by level of products."""
     compiled = of(kernel)
     texts = compiled.forward if direction == "forward" else compiled.backward
-    first, second = (
-        _function(text, name) for text, name in zip(texts, (direction, f"{direction}_second"), strict=True)
-    )
-    return first, second
+    return [_function(text, level_name(direction, level)) for level, text in enumerate(texts)]
 
 
 def _function(text: str, name: str) -> Any:
-
     from gatedrnn.sequence.backends.cpu.vector import functions, lanewise, rowwise, simd
 
-    if not text:
-        return rowwise.nothing
     space: dict[str, Any] = {"__name__": __name__}
     for module in (simd, lanewise, functions, rowwise):
         space |= {key: value for key, value in vars(module).items() if not key.startswith("_")}

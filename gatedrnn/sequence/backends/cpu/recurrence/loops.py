@@ -11,11 +11,16 @@ from typing import Any
 
 from numba import types
 
-from gatedrnn.sequence.backends.cpu.compile.records import Matrix, Panels, Past, Plain
+from gatedrnn.sequence.backends.cpu.compile.records import Matrix, Panels, Past, Plain, Product
 from gatedrnn.sequence.backends.cpu.matmul.direct import multiply_direct
-from gatedrnn.sequence.backends.cpu.matmul.multiply import multiply, multiply_transposed, pack_transposed
+from gatedrnn.sequence.backends.cpu.matmul.multiply import (
+    multiply,
+    multiply_panelwise,
+    multiply_transposed,
+    pack_transposed,
+)
 from gatedrnn.sequence.backends.cpu.matmul.panels import beyond, ceil_div, depth, pack, rows_at_once, share
-from gatedrnn.sequence.backends.cpu.matmul.sizes import LINE, TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT, LINE, PACKED, PANELWISE, TOKENS
 from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, begin, fetch_to_read, fetch_to_write, finish
 from gatedrnn.sequence.backends.cpu.operators.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.vector.convert import pairs
@@ -70,20 +75,26 @@ def _scale_rows(A, scale, rows, columns, lda):
 
 
 @njit
+def _product(size, k):
+    """Product k of those with U."""
+    at = size.products + 6 * k
+    return Product(at[0], at[1], at[2], at[3], at[4], at[5])
+
+
+@njit
 def _pack_forward(size, weights, work):
     """Panels of W and U, this thread's share, where they are not read as they lie."""
     q, parts, D, H, scale = work.q, work.parts, size.D, size.H, weights.scale
-    n1, n2 = size.columns_1, size.columns_2
-    px, p1, p2 = ceil_div(size.columns_x, work.panel), ceil_div(n1, work.panel), ceil_div(n2, work.panel)
-    if not weights.direct_w:
+    px, P = ceil_div(size.columns_x, work.panel), weights.PU
+    if weights.way_w == PACKED:
         f, e = share(px, q, parts), share(px, q + 1, parts)
         pack_transposed(weights.W, D, D, size.columns_x, size.shift, scale, size.scaled, weights.PW, work.panel, f, e)
-    if not weights.direct_u:
-        f, e = share(p1, q, parts), share(p1, q + 1, parts)
-        pack_transposed(weights.U, H, H, n1, 0, scale + size.first_1, size.scaled, weights.PU, work.panel, f, e)
-        f, e, U2 = share(p2, q, parts), share(p2, q + 1, parts), weights.U + n1 * H
-        to, scale_2 = beyond(weights.PU, p1, depth(weights.PU, H), work.panel), scale + (size.first_1 + n1)
-        pack_transposed(U2, H, H, n2, 0, scale_2, size.scaled, to, work.panel, f, e)
+    for k in range(size.count if weights.way_u == PACKED else 0):
+        p = _product(size, k)
+        across = ceil_div(p.rows, work.panel)
+        f, e, U = share(across, q, parts), share(across, q + 1, parts), weights.U + p.row * H
+        pack_transposed(U, H, H, p.rows, 0, scale + p.column, size.scaled, P, work.panel, f, e)
+        P = beyond(P, across, depth(P, H), work.panel)
 
 
 @njit
@@ -94,7 +105,7 @@ def _added_before(size, weights, given, g, n):
         _copy(weights.bias + size.shift, g, apart)
         _copy(weights.bias, g + apart, size.shift)
         _clear(g + size.columns_x, size.columns - size.columns_x)
-        _add(weights.bias_h, g + size.first_1, size.columns_1 + size.columns_2)
+        _add(weights.bias_h, g + size.first_1, size.columns_x)
     else:
         _copy(weights.bias, g, size.columns)
     if given.noisy:
@@ -118,28 +129,65 @@ def _inputs(size, tokens, weights, given, made, work):
             _added_before(size, weights, given, made.G + n * size.ldg, n)
         barrier()
         x, g = Matrix(given.x + m0 * D, D), Matrix(made.G + m0 * size.ldg, size.ldg)
-        if weights.direct_w:
-            plain = Plain(weights.W, D, size.columns_x, size.shift, weights.scale, size.scaled)
+        plain = Plain(weights.W, D, size.columns_x, size.shift, weights.scale, size.scaled)
+        if weights.way_w == DIRECT:
             multiply_direct(x, m, plain, g, 0, work)
+        elif weights.way_w == PANELWISE:
+            multiply_panelwise(x, m, plain, weights.PW, g, work)
         else:
             multiply(x, m, Panels(weights.PW, D, size.columns_x), g, first, last, 1, work)
     barrier()
 
 
 @njit
-def _recurrent(h, m, first, columns, size, weights, made, g, back, work):
-    """Add to `columns` of m gates' rows at g, from U's row `first` on, its product with m rows at h; back: from the last ones."""
-    H = size.H
-    if weights.direct_u:  # there and back: what was used last is in cache
-        scale = weights.scale + (size.first_1 + first)
-        plain = Plain(weights.U + first * H, H, columns, 0, scale, size.scaled)
-        multiply_direct(h, m, plain, Matrix(g, size.ldg), back, work)
+def _recurrent(left, m, p, size, weights, P, g, back, work):
+    """Add product p, `Product`, of m rows at `left`, to m gates' rows at g; P: its panels; back: from the last ones."""
+    H, G = size.H, Matrix(g + p.column, size.ldg)
+    plain = Plain(weights.U + p.row * H, H, p.rows, 0, weights.scale + p.column, size.scaled)
+    if weights.way_u == DIRECT:  # there and back: what was used last is in cache
+        multiply_direct(left, m, plain, G, back, work)
+    elif weights.way_u == PANELWISE:
+        multiply_panelwise(left, m, plain, weights.PU, G, work)
     else:
-        before, across = ceil_div(first, work.panel), ceil_div(columns, work.panel)
+        across = ceil_div(p.rows, work.panel)
         f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
         a, z = (e, f) if back else (f, e)
-        panels = beyond(weights.PU, before, depth(weights.PU, H), work.panel) if first else weights.PU
-        multiply(h, m, Panels(panels, H, columns), Matrix(g, size.ldg), a, z, 1, work)
+        multiply(left, m, Panels(P, H, p.rows), G, a, z, 1, work)
+
+
+@njit
+def _left(p, size, given, made, start, m, start_before, old):
+    """Left factor of product p for m rows from token `start` on: of the first ones, how many, and of the rest, which begin."""
+    H, kept, beside = size.H, size.cells * size.H, (p.left - 1) * size.H
+    if p.level:
+        left = Matrix(made.cs + (start * kept + beside), kept)
+        return left, m, left
+    if p.left:
+        before = Matrix(made.cs + (start_before * kept + beside), kept)
+        return before, old, Matrix(given.c0 + (old * kept + beside), kept)
+    return Matrix(made.out + start_before * H, H), old, Matrix(given.h0 + old * H, H)
+
+
+def _in_levels(parts):
+    """What runs the part of a step that belongs to a level, with the arguments that follow the level."""
+    this = parts[0]
+    if len(parts) == 1:
+
+        @njit
+        def last(level, *given):
+            this(*given)
+
+        return last
+    rest = _in_levels(parts[1:])
+
+    @njit
+    def chosen(level, *given):
+        if level == 0:
+            this(*given)
+        else:
+            rest(level - 1, *given)
+
+    return chosen
 
 
 def _forward_rows(row):
@@ -156,33 +204,33 @@ def _forward_rows(row):
     return rows
 
 
-def forward_loop(row, second_row):
-    """The forward pass of a cell whose step is `row`, then, where columns_2 > 0, `second_row`."""
-    first_half, second_half = _forward_rows(row), _forward_rows(second_row)
+def forward_loop(rows):
+    """The forward pass of a cell whose step is `rows`: a function for each level of products, after which it runs."""
+    part = _in_levels([_forward_rows(row) for row in rows])
 
     def forward(size, tokens, scratch, weights, given, made):
         work = begin(scratch)
-        T, H, kept, offsets, n1 = size.T, size.H, size.cells * size.H, tokens.offsets, size.columns_1
+        T, H, kept, offsets = size.T, size.H, size.cells * size.H, tokens.offsets
         _pack_forward(size, weights, work)
         _inputs(size, tokens, weights, given, made, work)
         before, start_before = 0, 0  # rows of the step before
         for s in range(T):
             t = T - 1 - s if size.reverse else s
             start, m = offsets[t], offsets[t + 1] - offsets[t]
-            old, back = min(before, m), s % 2
-            g = made.G + (start * size.ldg + size.first_1)
-            h, new = Matrix(made.out + start_before * H, H), Matrix(given.h0 + old * H, H)
-            _recurrent(h, old, 0, n1, size, weights, made, g, back, work)
-            _recurrent(new, m - old, 0, n1, size, weights, made, g + old * size.ldg, back, work)
-            barrier()
             b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
-            first_half(size, tokens, weights, given, made, work, start + b0, start + b1)
-            if size.columns_2:
-                barrier()
-                left = Matrix(made.cs + (start * kept + (kept - H)), kept)
-                _recurrent(left, m, n1, size.columns_2, size, weights, made, g + n1, back, work)
-                barrier()
-                second_half(size, tokens, weights, given, made, work, start + b0, start + b1)
+            g, k, P = made.G + start * size.ldg, 0, weights.PU
+            for level in range(size.levels):
+                while k < size.count and _product(size, k).level == level:
+                    p = _product(size, k)
+                    left, old, new = _left(p, size, given, made, start, m, start_before, min(before, m))
+                    _recurrent(left, old, p, size, weights, P, g, s % 2, work)
+                    _recurrent(new, m - old, p, size, weights, P, g + old * size.ldg, s % 2, work)
+                    barrier()  # the next product may add to the same columns, which threads share otherwise
+                    P = beyond(P, ceil_div(p.rows, work.panel), depth(P, H), work.panel)
+                    k += 1
+                part(level, size, tokens, weights, given, made, work, start + b0, start + b1)
+                if k < size.count:
+                    barrier()
             after = 0 if size.reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
             for b in range(b0, b1):
                 if t == 0 if size.reverse else b >= after:
@@ -196,22 +244,22 @@ def forward_loop(row, second_row):
     return forward
 
 
-def _pack_states(states: Any, first: Any, prev: Any, K: Any, N: Any, P: Any, panel: Any, begin: Any, end: Any) -> None:
-    """Panels begin … end − 1 of the [K, N] matrix of the states before K tokens."""
+def _pack_states(right: Any, prev: Any, K: Any, N: Any, P: Any, panel: Any, begin: Any, end: Any) -> None:
+    """Panels begin … end − 1 of the [K, N] matrix of the states before K tokens, `right` a `Past`."""
 
 
 @overload(_pack_states)
-def _pack_states_impl(states, first, prev, K, N, P, panel, begin, end):
-    def reals(states, first, prev, K, N, P, panel, begin, end):
+def _pack_states_impl(right, prev, K, N, P, panel, begin, end):
+    def reals(right, prev, K, N, P, panel, begin, end):
         for k in range(K):
-            pack(_row(states, first, k, prev, N), N, 1, N, 0, P + k * panel, K, panel, begin, end)
+            pack(_row(right.at, right.first, k, prev, right.ld), N, 1, N, 0, P + k * panel, K, panel, begin, end)
 
-    def halves(states, first, prev, K, N, P, panel, begin, end):
-        W = lanes(states)
+    def halves(right, prev, K, N, P, panel, begin, end):
+        W = lanes(right.at)
         rows = depth(P, K)
         for k in range(rows):
-            low = _row(states, first, min(2 * k, K - 1), prev, N)
-            high = _row(states, first, min(2 * k + 1, K - 1), prev, N)
+            low = _row(right.at, right.first, min(2 * k, K - 1), prev, right.ld)
+            high = _row(right.at, right.first, min(2 * k + 1, K - 1), prev, right.ld)
             for p in range(begin, end):
                 for v in range(0, panel, W):
                     n = p * panel + v
@@ -239,7 +287,7 @@ def weight_gradient(A, M, tokens, right, shifted, C, sums, packed, work):
         k = k1 - k0
         barrier()
         if shifted:
-            _pack_states(right.at, right.first, right.prev + k0, k, D, packed, panel, p0, p1)
+            _pack_states(right, right.prev + k0, k, D, packed, panel, p0, p1)
         else:
             pack(right.at + k0 * right.ld, right.ld, k, D, 0, packed, depth(packed, k), panel, p0, p1)
         barrier()
@@ -249,22 +297,34 @@ def weight_gradient(A, M, tokens, right, shifted, C, sums, packed, work):
 
 @njit
 def _pack_backward(size, kept, work):
-    """Panels of U as it lies, which is the transposed of its product: this thread's share."""
-    H, n1, n2, P, panel = size.H, size.columns_1, size.columns_2, kept.P, work.panel
+    """Panels of U as it lies, which is the transposed of its products: this thread's share."""
+    H, P, panel = size.H, kept.P, work.panel
     across = ceil_div(H, panel)
     f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
-    pack(kept.U, H, n1, H, 0, P, depth(P, n1), panel, f, e)
-    if n2:
-        pack(kept.U + n1 * H, H, n2, H, 0, P + across * panel * depth(P, n1), depth(P, n2), panel, f, e)
+    for k in range(size.count):
+        p = _product(size, k)
+        pack(kept.U + p.row * H, H, p.rows, H, 0, P, depth(P, p.rows), panel, f, e)
+        P = beyond(P, across, depth(P, p.rows), panel)
 
 
 @njit
-def _through(columns, P, size, made, g, m, C, add, back, work):
-    """C[m, H] (+)= gradients of `columns` of m gates' rows at g · panels P of U."""
-    across = ceil_div(size.H, work.panel)
+def _through(p, P, size, made, g, m, back, work):
+    """Put, or add, to the gradient of product p's left factor m gates' rows at g · panels P of its rows of U."""
+    H, beside = size.H, size.cells * size.H
+    across = ceil_div(H, work.panel)
     f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
     a, z = (e, f) if back else (f, e)
-    multiply(Matrix(g, size.ldg), m, Panels(P, columns, size.H), C, a, z, add, work)
+    left = Matrix(made.dc + (p.left - 1) * H, beside) if p.left else Matrix(made.dh, H)
+    multiply(Matrix(g + p.column, size.ldg), m, Panels(P, p.rows, H), left, a, z, p.add, work)
+
+
+@njit
+def _scaled(level, size, kept, g, m):
+    """Gradients of m gates' rows at g that are there from `level` on, times the scales of their columns."""
+    for k in range(size.ranged if size.scaled else 0):
+        at = size.ranges + 3 * k
+        if at[0] == level:
+            _scale_rows(g + at[1], kept.scale + at[1], m, at[2], size.ldg)
 
 
 def _backward_rows(row):
@@ -290,17 +350,16 @@ def _backward_rows(row):
 @njit
 def _gradients(size, tokens, kept, made, work):
     """Gradients of U, W and x."""
-    N, D, H, beside, ldg = tokens.offsets[size.T], size.D, size.H, size.cells * size.H, size.ldg
-    n1, own = size.columns_1, made.dG + size.first_1
-    if made.need_du:
-        h = Past(kept.out, H, kept.h0, tokens.prev)
-        weight_gradient(Matrix(own, ldg), n1, N, h, 1, Matrix(made.dU, H), made.db_h, made.shared, work)
+    N, D, H, beside, ldg, prev = tokens.offsets[size.T], size.D, size.H, size.cells * size.H, size.ldg, tokens.prev
+    for k in range(size.count if made.need_du else 0):
+        p = _product(size, k)
+        at = (p.left - 1) * H
+        left = Past(kept.cs + at, beside, kept.c0 + at, prev) if p.left else Past(kept.out, H, kept.h0, prev)
+        own, dU, shifted = Matrix(made.dG + p.column, ldg), Matrix(made.dU + p.row * H, H), p.level == 0
+        weight_gradient(own, p.rows, N, left, shifted, dU, made.db_h + p.row, made.shared, work)
     if made.need_dw:
-        x = Past(kept.x, D, kept.x, tokens.prev)
+        x = Past(kept.x, D, kept.x, prev)
         weight_gradient(Matrix(made.dG, ldg), size.columns_x, N, x, 0, Matrix(made.dW, D), made.db_x, made.shared, work)
-    if size.columns_2 and made.need_du:
-        left, dU = Past(kept.cs + (beside - H), beside, kept.cs, tokens.prev), Matrix(made.dU + n1 * H, H)
-        weight_gradient(Matrix(own + n1, ldg), size.columns_2, N, left, 0, dU, made.db_h + n1, made.shared, work)
     if made.need_dx:
         across, P = ceil_div(D, work.panel), kept.P
         f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
@@ -309,37 +368,31 @@ def _gradients(size, tokens, kept, made, work):
         multiply(Matrix(made.dG, ldg), N, Panels(P, size.columns_x, D), Matrix(made.dx, D), f, e, 0, work)
 
 
-def backward_loop(row, second_row):
-    """The backward pass of a cell whose step's derivative is `row`, then, where columns_2 > 0, `second_row`."""
-    last_half, first_half = _backward_rows(row), _backward_rows(second_row)
+def backward_loop(rows):
+    """The backward pass of a cell whose step's derivative is `rows`: a function for each level of products, which follow it."""
+    part = _in_levels([_backward_rows(row) for row in rows])
 
     def backward(size, tokens, scratch, kept, given, made):
         work = begin(scratch)
-        T, H, beside, ldg, offsets = size.T, size.H, size.cells * size.H, size.ldg, tokens.offsets
-        n1, n2, scaled = size.columns_1, size.columns_2, size.scaled
-        P2 = kept.P + ceil_div(H, work.panel) * work.panel * depth(kept.P, n1)
-        before = size.first_1 + n1 if n2 else 0
+        T, H, offsets = size.T, size.H, tokens.offsets
+        across = ceil_div(H, work.panel)
         _pack_backward(size, kept, work)
         for s in range(T):
             t = s if size.reverse else T - 1 - s
             start, m = offsets[t], offsets[t + 1] - offsets[t]
             b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
-            last_half(size, tokens, kept, given, made, work, start, b0, b1, 1)
-            own = made.dG + (start + b0) * ldg
-            if scaled:  # of a product inside first the last columns, which it goes through before the others are there
-                _scale_rows(own + before, kept.scale + before, b1 - b0, size.columns - before, ldg)
-            barrier()
-            g = made.dG + (start * ldg + size.first_1)
-            if n2:
-                left = Matrix(made.dc + (beside - H), beside)
-                _through(n2, P2, size, made, g + n1, m, left, 0, 0, work)
+            for done in range(size.levels):
+                level = size.levels - 1 - done
+                part(level, size, tokens, kept, given, made, work, start, b0, b1, done == 0)
+                _scaled(level, size, kept, made.dG + (start + b0) * size.ldg, b1 - b0)
                 barrier()
-                first_half(size, tokens, kept, given, made, work, start, b0, b1, 0)
-                if scaled:
-                    _scale_rows(own, kept.scale, b1 - b0, before, ldg)
+                P = kept.P
+                for k in range(size.count):
+                    p = _product(size, k)
+                    if p.level == level:
+                        _through(p, P, size, made, made.dG + start * size.ldg, m, s % 2, work)
+                    P = beyond(P, across, depth(P, p.rows), work.panel)
                 barrier()
-            _through(n1, kept.P, size, made, g, m, Matrix(made.dh, H), size.carries, s % 2, work)
-            barrier()
         _gradients(size, tokens, kept, made, work)
         finish(work)
 

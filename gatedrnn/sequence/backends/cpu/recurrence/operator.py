@@ -11,11 +11,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.torch_internals import start_light
+from gatedrnn.core.torch_internals import Floats, Ints, start_light
 from gatedrnn.sequence.backends.cpu.matmul.pieces import rank_of, tables
-from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS, TOKENS, kind_of, round_up
+from gatedrnn.sequence.backends.cpu.matmul.sizes import (
+    DIRECT,
+    PACKED,
+    PANELWISE,
+    TOKENS,
+    depth,
+    kind_of,
+    round_up,
+    ways,
+)
 from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, together, trusted
 from gatedrnn.sequence.backends.cpu.operators.pointwise import draw_values
 from gatedrnn.sequence.backends.cpu.recurrence.arguments import Loop, Values, layout, leading, loop, threads_for
@@ -38,17 +48,17 @@ def _kind(products: str, dtype: torch.dtype, target: Target) -> str:
 
 def forward(
     x_TBD: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_G: Tensor, scale_G: Tensor | None, extra: Tensor | None,
-    h0_BH: Tensor, c0_BH: Tensor | None, noise_TBR: Tensor | None, seed: Tensor | None, blocks: list[int], chance:
-    list[float], lengths_B: Tensor | None, plan: str, reverse: bool, products: str, keep: bool = True,
+    h0_BH: Tensor, c0_BH: Tensor | None, noise_TBR: Tensor | None, seed: Tensor | None, blocks: Ints, chance: Floats,
+    lengths_B: Tensor | None, plan: str, reverse: bool, products: str, keep: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """A cell over a batch of sequences.
 
     Args:
-        x_TBD, weight_ih, weight_hh: input [T, B, D], W [R, D], U [R, H].
+        x_TBD, weight_ih, weight_hh: input [T, B, D], W [R, D], U and the cell's own matrices below it [R', H].
         bias_G: all biases, in the kernel's columns.
         scale_G: what multiplies W x + U h' + b; already in bias_G.
-        extra: all extras side by side, scaled.
-        h0_BH, c0_BH: initial h [B, H] and what else is kept [B, S·H], S further states and the left factor of a product inside.
+        extra: all extras that are vectors side by side, scaled.
+        h0_BH, c0_BH: initial h [B, H] and what else is kept [B, S·H], S further states and left factors inside the step.
         noise_TBR: ε / τ, in the kernel's columns.
         seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ.
         lengths_B: int64 in 1 … T, any order; None where every sequence has all T steps.
@@ -67,7 +77,6 @@ def forward(
     run = forward_loop(plan, T, B, N, D, x_TBD.dtype, reverse, keep, kind, rank, team.size(), target)
     p, dtype, H = run.plan, x_TBD.dtype, run.plan.hidden
     values = weights(run, weight_ih, weight_hh, scale_G)
-    output = memory.empty(T, B, H, dtype=dtype) if lengths_B is None else memory.empty(N, H, dtype=dtype)
     h_n, c_n = x_TBD.new_empty((B, H)), x_TBD.new_empty((B, p.cells * H))
     gates = cells = c_n
     if keep:
@@ -82,13 +91,14 @@ def forward(
         values["extra"] = extra.contiguous()
     if c0_BH is not None:
         values["c0"] = tokens.sorted(c0_BH)
-    values["x"], values["h0"], values["bias"] = tokens.packed(x_TBD), tokens.sorted(h0_BH), bias_G.contiguous()
+    values["h0"], values["bias"] = tokens.sorted(h0_BH), bias_G.contiguous()
     values["offsets"], values["prev"] = tokens.offsets, tokens.previous
-    values["out"], values["hn"], values["cn"] = output, h_n, c_n
-    run(values)
-    if lengths_B is None:
-        return output, gates, cells, h_n, c_n
-    return tokens.padded(output, T, B), gates, cells, tokens.unsorted(h_n), tokens.unsorted(c_n)
+    values["hn"], values["cn"] = h_n, c_n
+    with tokens.rooms(dtype, D, H) as (room_x, room_h):
+        output = memory.empty(N, H, dtype=dtype) if room_h is None else room_h
+        values["x"], values["out"] = tokens.packed(x_TBD, room_x), output
+        run(values)
+        return tokens.padded(output, T, B), gates, cells, tokens.unsorted(h_n), tokens.unsorted(c_n)
 
 
 def _kept(run: Loop, tokens: int, places: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -125,15 +135,13 @@ def forward_loop(
     """The loop for so many tokens: whether it reads W and U as they lie or packs them, and the room that it needs."""
     p = Plan.of(plan)
     run = loop("forward", p, D, threads_for(p, N, D, team_size), target, kind, rank)
-    few_w, few_u = N <= DIRECT_TOKENS, B == 1 or N <= DIRECT_TOKENS
+    way_w, way_u = (PACKED, PACKED) if kind == "small" else ways(T, B, N, half=kind == "bf16")
     rooms = {} if keep else {"G": N * run.apart * dtype.itemsize, "cs": N * p.cells * p.hidden * dtype.itemsize}
-    if kind == "small":
-        few_w = few_u = False
-    else:
-        packed_w, packed_u = run.forward_room
-        rooms |= {} if few_w else {"PW": packed_w * run.packed.itemsize}
-        rooms |= {} if few_u else {"PU": packed_u * run.packed.itemsize}
-    return run.given({"T": T, "reverse": reverse, "direct_w": few_w, "direct_u": few_u}, rooms)
+    if kind != "small":
+        for name, way, whole, K in zip(("PW", "PU"), (way_w, way_u), run.forward_room, (D, p.hidden), strict=True):
+            one = run.threads * depth(K, kind) * run.panel
+            rooms[name] = {PACKED: whole, DIRECT: 0, PANELWISE: one}[way] * run.packed.itemsize
+    return run.given({"T": T, "reverse": reverse, "way_w": way_w, "way_u": way_u}, rooms)
 
 
 def _trusted(
@@ -142,7 +150,7 @@ def _trusted(
     """These tensors, contiguous, by name. Raises: ArgumentError: one is not what the kernels take it for."""
     (T, B, D), H, columns, L = sizes, p.hidden, p.columns, leading(p)
     shapes: dict[str, tuple[int, ...]] = {
-        **{"input": (T, B, D), "weight_ih": (p.columns_x, D), "weight_hh": (p.columns_1 + p.columns_2, H)},
+        **{"input": (T, B, D), "weight_ih": (p.columns_x, D), "weight_hh": (p.rows, H)},
         **{"bias": (columns,), "scale": (columns,), "extra": (p.extras,), "noise": (T, B, p.columns_x)},
         **{"h_0": (B, H), "c_0": (B, p.cells * H), "grad_h_n": (B, H), "grad_c_n": (B, p.cells * H)},
         **{"output": (T, B, H), "grad_output": (T, B, H), "gates": (T * B, L), "grad_gates": (T * B, L)},
@@ -212,38 +220,42 @@ def recurrence_backward(
     tokens, target = layout(lengths_B, T, B, reverse), best()
     N, H = tokens.count, p.hidden
     run = loop("backward", p, D, threads_for(p, N, D, team.size()), target, _kind(products, dtype, target))
-    L, wide = run.apart, run.packed.itemsize
-    made = _gradients(p, N, D, need_x, need_w, need_u, dtype)
+    made = _gradients(p, N, D, need_w, need_u, dtype)
     made["d_extra"] = memory.empty(run.threads, 0 if extra is None else len(extra), dtype=dtype).zero_()
     made["dh"], made["dc"] = (
         memory.empty(B, width, dtype=dtype).zero_() if grad is None else tokens.sorted(grad).clone()
         for grad, width in ((grad_h_n, H), (grad_c_n, p.cells * H))
     )
-    zeros = memory.empty(max(L, H), dtype=dtype).zero_()
+    summed = need_bias and not (need_w and (need_u or not p.first_1))  # else a product sums its columns beside
+    rooms = {"P": run.backward_room, "shared": TOKENS * round_up(max(D, H), run.panel)}
+    rooms = {name: size * run.packed.itemsize for name, size in rooms.items()}
+    if need_noise or summed:
+        made["dG"] = memory.empty(N, run.apart, dtype=dtype)
+    else:
+        rooms["dG"] = N * run.apart * dtype.itemsize
     values: Values = {
-        **made,
-        **{"T": T, "reverse": reverse, "offsets": tokens.offsets, "prev": tokens.previous, "x": tokens.packed(x_TBD)},
+        **{"T": T, "reverse": reverse, "offsets": tokens.offsets, "prev": tokens.previous},
         **{"W": t["weight_ih"], "U": t["weight_hh"], "scale": t["scale"], "scaled": scale_G is not None},
         **{"extra": t["extra"], "h0": tokens.sorted(h0_BH), "c0": None if c0_BH is None else tokens.sorted(c0_BH)},
         **{"need_dx": need_x, "need_dw": need_w, "need_du": need_u, "extra_size": made["d_extra"].shape[1]},
-        **{"G": t["gates"], "out": tokens.packed(output_TBH), "cs": t["cells"]},
-        "grad_h": zeros if grad_output is None else tokens.packed(grad_output),
+        **{"G": t["gates"], "cs": t["cells"], "grad_g": t["grad_gates"]},
         "grad_h_stride": 0 if grad_output is None else H,
-        "grad_g": zeros if grad_gates is None else t["grad_gates"],
-        "grad_g_stride": 0 if grad_gates is None else L,
+        "grad_g_stride": 0 if grad_gates is None else run.apart,
     }
-    rooms = {"P": run.backward_room * wide, "shared": TOKENS * round_up(max(D, H), run.panel) * wide}
-    summed = need_bias and not (
-        need_w and (need_u or p.columns == p.columns_x)
-    )  # else a product sums its columns beside
-    if need_noise or summed:
-        values["dG"] = made["dG"] = memory.empty(N, L, dtype=dtype)
-    else:
-        rooms["dG"] = N * L * dtype.itemsize
-    run.given({}, rooms)(values)
+    if grad_output is None or grad_gates is None:
+        zeros = memory.empty(max(run.apart, H), dtype=dtype).zero_()
+        values |= {"grad_h": zeros} if grad_output is None else {}
+        values |= {"grad_g": zeros} if grad_gates is None else {}
+    widths = (D, H, 0 if grad_output is None else H, D if need_x else 0)
+    with tokens.rooms(dtype, *widths) as (room_x, room_h, room_g, room_dx):
+        values["x"], values["out"] = tokens.packed(x_TBD, room_x), tokens.packed(output_TBH, room_h)
+        if grad_output is not None:
+            values["grad_h"] = tokens.packed(grad_output, room_g)
+        made["dx"] = memory.empty(N, widths[3], dtype=dtype) if room_dx is None else room_dx
+        run.given({}, rooms)(values | made)
+        dx = tokens.padded(made["dx"], T, B) if need_x else memory.empty(0, D, dtype=dtype)
     db, d_noise = _beside_products(p, made, scale_G, summed, need_noise)
     dW = made["dW"].roll(p.shift, 0) if p.shift else made["dW"]
-    dx = tokens.padded(made["dx"], T, B) if need_x else made["dx"]
     d_noise = tokens.padded(d_noise, T, B).contiguous() if need_noise else d_noise
     dc = db.new_empty(0) if c0_BH is None else tokens.unsorted(made["dc"])
     return dx, dW, made["dU"], db, made["d_extra"].sum(0), tokens.unsorted(made["dh"]), dc, d_noise
@@ -257,22 +269,21 @@ def _beside_products(
     if summed:
         db = made["dG"][:, : p.columns].sum(0)
     elif p.columns > p.columns_x:
-        db = torch.cat((db, made["db_h"][p.columns_x - p.first_1 :]))
+        db = torch.cat((db, made["db_h"][p.columns_x - p.first_1 : p.columns_x]))
+        db = F.pad(db, (0, p.columns - len(db)))  # of columns without a bias
     d_noise = made["dG"][:, : p.columns_x] if noisy else db.new_empty(0)
     if scale_G is None:
         return db, d_noise
     return db / scale_G, d_noise / scale_G[: p.columns_x] if noisy else d_noise  # those were of what is scaled
 
 
-def _gradients(p: Plan, N: int, D: int, x: bool, w: bool, u: bool, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Memory for the gradients that the loop writes, by its names for them."""
-    rows_u = p.columns_1 + p.columns_2
+def _gradients(p: Plan, N: int, D: int, w: bool, u: bool, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Memory for the gradients of weights that the loop writes, by its names for them."""
     made = {
-        "dx": memory.empty(N if x else 0, D, dtype=dtype),
         "dW": memory.empty(p.columns_x if w else 0, D, dtype=dtype),
-        "dU": memory.empty(rows_u if u else 0, p.hidden, dtype=dtype),
+        "dU": memory.empty(p.rows if u else 0, p.hidden, dtype=dtype),
         "db_x": memory.empty(p.columns_x, dtype=dtype),
-        "db_h": memory.empty(rows_u, dtype=dtype),
+        "db_h": memory.empty(p.rows, dtype=dtype),
     }
     for name, wanted in (("dW", w), ("db_x", w), ("dU", u), ("db_h", u)):
         if N == 0 or not wanted:  # an empty batch changes nothing
@@ -303,7 +314,7 @@ def _recurrence_backward_fake(
     (T, B, D), p, new = x_TBD.shape, Plan.of(plan), x_TBD.new_empty
     H = p.hidden
     dx = new(T, B, D) if need_x else new(0, D)
-    dW, dU = new(p.columns_x if need_w else 0, D), new(p.columns_1 + p.columns_2 if need_u else 0, H)
+    dW, dU = new(p.columns_x if need_w else 0, D), new(p.rows if need_u else 0, H)
     d_extra = new(0 if extra is None else extra.shape[0])
     d_noise = new(T, B, p.columns_x) if need_noise else new(0)
     dc = new(0) if c0_BH is None else new(B, p.cells * H)

@@ -1,12 +1,14 @@
 """Memory of the kernels: what they give out is memory like any other; what they need only while they run is lent.
 
-Each thread keeps one run of bytes for that, of at most `KEPT_BYTES`, because fresh memory costs a page fault every 4 KiB, as much
-as the arithmetic on it. Nothing that is lent ever leaves the call.
+Each thread keeps a run of bytes for that, of at most `KEPT_BYTES`, and one of half as many for packed rows, because fresh memory
+costs a page fault every 4 KiB, as much as the arithmetic on it. Nothing that is lent ever leaves the call.
 """
 
 import ctypes
 import sys
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +38,22 @@ def lend(size_bytes: int) -> Tensor:
         if room.nbytes <= KEPT_BYTES:
             _LENT.room = room
     return room
+
+
+@contextmanager
+def borrowed(shapes: Sequence[tuple[int, int]], dtype: torch.dtype) -> Iterator[list[Tensor]]:
+    """Uninitialised matrices for as long as the block runs; nothing of them may leave it. A block inside has its own."""
+    lines = [-(-rows * columns * dtype.itemsize // LINE_BYTES) * LINE_BYTES for rows, columns in shapes]
+    room, _LENT.rows = getattr(_LENT, "rows", None), None
+    if room is None or room.nbytes < sum(lines):
+        room = empty(sum(lines), dtype=torch.uint8)
+    parts = room[: sum(lines)].split(lines)
+    yield [
+        part[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)
+        for part, (rows, columns) in zip(parts, shapes, strict=True)
+    ]
+    if room.nbytes <= KEPT_BYTES // 2:
+        _LENT.rows = room
 
 
 def aligned(count: int, dtype: torch.dtype) -> Tensor:
