@@ -68,6 +68,21 @@ def test_first_readme_block_runs(run_folder):
 
 
 def test_layers_and_gates_blocks_run():
-    for page in ("docs/layers.md", "docs/gates.md", "docs/evaluation.md"):
+    for page in ("docs/layers.md", "docs/gates.md", "docs/evaluation.md", "docs/data.md"):
         for source in blocks(page):
             run_blocks([source], page)
+
+
+def test_from_torch_runs_in_one_namespace():
+    run_blocks(blocks("docs/from-torch.md"), "from-torch.md")
+
+
+def test_a_new_language_splits_a_text_into_sentences(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nouns = ["Hunde", "Katzen", "Kinder", "Häuser", "Wiesen", "Bäume", "Straßen"]
+    text = [f"Dr. Meier sah {a} und {b}. Die {b} sahen {c} an diesem Tag." for a in nouns for b in nouns for c in nouns]
+    Path("raw.txt").write_text("\n".join(text * 4), encoding="utf-8")
+    (source,) = blocks("docs/new-language.md")
+    run_blocks([source], "new-language.md")
+    found = Path("german/train.txt").read_text(encoding="utf-8").splitlines()
+    assert "Die Hunde sahen Katzen an diesem Tag." in found and "Dr. Meier sah Hunde und Katzen." in found
