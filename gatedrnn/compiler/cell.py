@@ -47,7 +47,7 @@ class Compiled:
     shift: int
     first_1: int
     products: tuple[tuple[int, ...], ...]
-    own: tuple[tuple[int, ...], ...]
+    own: tuple[tuple[int, int], ...]
     kept: int
     cells: int
     carries: bool
@@ -91,7 +91,7 @@ class _Text:
 
     def compiled(self) -> Compiled:
         found, spec = self._found, self._found.spec
-        read = {} if found.saved else dict.fromkeys(("a", "x", "late", "full"), "kept")
+        read: dict[str, str] = {} if found.saved else dict.fromkeys(("a", "x", "late", "full"), "kept")
         first = {"": 0, "last": self._rows[-1], "all": spec.rows}[found.apart]
         starts = {gate.name: sum(self._rows[:k]) for k, gate in enumerate(spec.gates)}
         return Compiled(

@@ -164,7 +164,7 @@ REFUSED = [
     (bits_of_a_count, ONE, "bitwise_and of values that are not true or false"),
     (a_number_cut_off, ONE, "the number 1.7 as torch.int64"),
     (by_precision, ONE, "operations that follow from the batch's size or type"),
-    (by_bias, ONE, "params.bias_hh, which a layer may not have"),
+    (by_bias, ONE, "params.bias_hh, a parameter that a layer with bias=False does not have"),
     (by_mode, ONE, "is_grad_enabled, which may change"),
     (by_import, ONE, "import of pytest inside it"),
     (by_attribute, ONE, "by_attribute.slope"),
