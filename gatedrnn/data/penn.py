@@ -220,7 +220,8 @@ def _close(before: str, word: str) -> bool:
         return _known[before + _SHOWN.get(word, word)] == (before, word) if plain else before[-1:] != word[:1]
     if before in _NO_SPACE_AFTER or _is_mark(before, "Ps", "Pi", "Sc") or before in ("¿", "¡"):
         return _known[_SHOWN.get(before, before) + word] == (before, word)
-    return ("'" in word or word.lower() in _SECONDS) and _known[before + word] == (before, word)
+    second = word.lower() in _SECONDS and before[-1:].isalpha()
+    return ("'" in word or second) and _known[before + word] == (before, word)
 
 
 _SECONDS = frozenset(["not", "me", "na", "ta", "is", "was"])

@@ -114,6 +114,14 @@ def test_a_sentence_comes_back_as_it_was(line):
     assert penn_text(penn_words(line)) == line
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [("he said , was it good ?", "he said, was it good?"), ("we can not , gim me it", "we cannot, gimme it")],
+)
+def test_second_halves_of_words_join_only_words(words, text):
+    assert penn_text(words.split()) == text
+
+
 def test_pieces_own_their_words():
     assert penn_words_of_pieces('"I can\'t," he') == (["``", "I", "ca", "n't", ",", "''", "he"], [0, 0, 1, 1, 1, 1, 2])
 

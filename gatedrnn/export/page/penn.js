@@ -151,7 +151,8 @@ function isClose(before, word) {
   if (NO_SPACE_AFTER.has(before) || isMark(before, /^[\p{Ps}\p{Pi}\p{Sc}]$/u) || before === "¿" || before === "¡") {
     return becomes((SHOWN[before] ?? before) + word);
   }
-  return (word.includes("'") || SECONDS.has(word.toLowerCase())) && becomes(before + word);
+  const second = SECONDS.has(word.toLowerCase()) && /\p{L}$/u.test(before);
+  return (word.includes("'") || second) && becomes(before + word);
 }
 
 const isMark = (word, kinds) => word > "\x7f" && word !== "¿" && word !== "¡" && kinds.test(word);
