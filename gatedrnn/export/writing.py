@@ -52,7 +52,8 @@ def onnx(
     Returns: the file of each graph: `sequence` and `step`; `encoder` and `step` of a translation model; `sequence` alone of a
         pair classifier and of a bidirectional layer.
     Raises: ArgumentError: the module cannot be exported, or a library is missing. DataError: the folder cannot be written.
-        GatedRNNError: a graph differs from the module, by more than 1e-5 or, with int8, by more than 25 % in root mean square.
+        GatedRNNError: a graph differs from the module, by more than 1e-5 (or what rounding makes in the module itself) or, with
+            int8, by more than 25 % in root mean square.
     """
     require()
     folder = Path(folder)

@@ -12,7 +12,7 @@ from torch import nn
 from gatedrnn import GRU, LSTM, ONLSTM, Gates, Recurrent
 from gatedrnn.cells import CELLS, Cell, lstm, own
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
-from gatedrnn.export import onnx, writing
+from gatedrnn.export import checking, onnx, writing
 from gatedrnn.models import (
     LanguageModel,
     LanguageModelConfig,
@@ -24,6 +24,12 @@ from gatedrnn.models import (
 
 STANDARD = {"lstm": "LSTM", "g2lstm": "LSTM", "peephole": "LSTM", "coupled": "LSTM", "gru": "GRU", "rnn": "RNN"}
 BOUND = {"atol": 1e-5, "rtol": 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """The same weights and inputs every time."""
+    torch.manual_seed(0)
 
 
 class Session:
@@ -125,6 +131,15 @@ def test_options_of_layers(layer, tmp_path):
     torch.testing.assert_close(found["output"], expected, **BOUND)
     for name, final in zip(layer.spec.states, as_tuple(finals), strict=True):
         torch.testing.assert_close(found[f"{name}_n"], final, **BOUND)
+
+
+def test_a_layer_that_amplifies_rounding(tmp_path, monkeypatch):
+    layer = Recurrent("rnn", 3, 20).eval()
+    nn.init.normal_(layer.weight_hh_l0)  # states a millionth apart are unlike after 50 steps
+    onnx(layer, tmp_path / "graphs", only=["sequence"])
+    monkeypatch.setattr(checking, "OWN_ERRORS", 0)
+    with pytest.raises(GatedRNNError, match="must compute what the module does"):
+        onnx(layer, tmp_path / "others", only=["sequence"])
 
 
 def language_model(cell, V=30, E=8, sizes=(12, 8), **more):
@@ -297,6 +312,6 @@ class TestRefusals:
             return model
 
         monkeypatch.setattr(writing, name, spoiled)
-        with pytest.raises(GatedRNNError, match="must compute what the module does; got output off by"):
+        with pytest.raises(GatedRNNError, match=r"must compute what the module does; got \w+ off by"):
             onnx(LSTM(2, 20), tmp_path / "graphs", int8=int8)
         assert not (tmp_path / "graphs").exists()
