@@ -13,8 +13,8 @@ HOST = "127.0.0.1"
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # Gradio reads it as it is imported, and later
 
 try:
-    import gradio as gr
-    from gradio.themes import Default
+    import gradio as gr  # type: ignore[reportMissingImports] - an extra of its own
+    from gradio.themes import Default  # type: ignore[reportMissingImports]
 except ImportError as missing:
     advice = "Install it: pip install 'gatedrnn[app]'"
     raise ArgumentError("gatedrnn.app", "needs the library gradio", str(missing), advice) from missing

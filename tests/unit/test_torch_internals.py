@@ -62,7 +62,7 @@ def test_private_names_stand_in_that_module_only():
     ours, foreign = set(), []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 ours.add(node.name)
             elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 ours.add(node.id if isinstance(node, ast.Name) else node.attr)
