@@ -35,7 +35,7 @@ def run(backend: _Backend, request: Request) -> Result:
     assert weight is not None
     output, h = (F.linear(value, as_dense(weight)) for value in (result.output_TBH, result.state[0]))
     dtype = request.state[0].dtype
-    return Result(output.to(dtype), (h.to(dtype), *result.state[1:]), result.trace)
+    return Result(request.live(output).to(dtype), (h.to(dtype), *result.state[1:]), result.trace)
 
 
 def _unprojected(request: Request) -> Request:

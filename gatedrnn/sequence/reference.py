@@ -41,7 +41,7 @@ def run(request: Request) -> Result:
         advice = "Move the layer and its input to one"
         raise ArgumentError("recurrence", "all tensors must be on one device", " and ".join(devices), advice)
     params = fold(request.params, spec, request.scale_R)
-    x_gates_TBR = F.linear(request.live_input(), params.weight_ih, params.bias_ih)
+    x_gates_TBR = F.linear(request.live(request.x_TBD), params.weight_ih, params.bias_ih)
     noise_TBR = request.drawn_noise()
     if noise_TBR is not None:
         x_gates_TBR = x_gates_TBR + noise_TBR

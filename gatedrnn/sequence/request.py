@@ -75,12 +75,12 @@ class Request:
         """Whether the trace of this gate is wanted."""
         return gate in self.return_gates if isinstance(self.return_gates, tuple) else self.return_gates
 
-    def live_input(self) -> Tensor:
-        """The input [T, B, D] with 0 beyond each row's length: NaN there would reach weight gradients as 0 · NaN."""
+    def live(self, values_TBX: Tensor) -> Tensor:
+        """The same with 0 beyond each row's length: NaN there would reach the gradients of weights as 0 · NaN."""
         if self.lengths_B is None:
-            return self.x_TBD
-        steps = torch.arange(self.x_TBD.shape[0], device=self.x_TBD.device)[:, None, None]
-        return self.x_TBD.masked_fill(steps >= self.lengths_B[:, None], 0)
+            return values_TBX
+        steps = torch.arange(values_TBX.shape[0], device=values_TBX.device)[:, None, None]
+        return values_TBX.masked_fill(steps >= self.lengths_B[:, None], 0)
 
     def drawn_noise(self, logistic: Callable[..., Tensor] | None = None) -> Tensor | None:
         """The noise as a tensor [T, B, R], drawn now if it was still to be drawn.

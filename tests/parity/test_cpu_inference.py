@@ -22,12 +22,12 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from gatedrnn import CELLS, GRU, LSTM, CoupledLSTM, Gates, Recurrent
 from gatedrnn.core.errors import ArgumentError, BackendError
-from gatedrnn.sequence.backends.cpu.matmul.sizes import FEW_TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
 from gatedrnn.sequence.backends.cpu.runtime import memory
 from gatedrnn.sequence.plan import plan_for
 
 WIDE = 300  # more columns than any sample of a weight would look at
-few_and_many = pytest.mark.parametrize("steps", [2, FEW_TOKENS // 3 + 1], ids=["few", "many"])
+few_and_many = pytest.mark.parametrize("steps", [2, DIRECT_TOKENS // 3 + 1], ids=["few", "many"])
 both_modes = pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 
 

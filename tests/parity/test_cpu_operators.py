@@ -31,7 +31,7 @@ from torch.func import functional_call
 
 from gatedrnn import Gates
 from gatedrnn.core.errors import BackendError
-from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT, ways
+from gatedrnn.sequence.backends.cpu.matmul.sizes import direct
 from gatedrnn.sequence.backends.cpu.recurrence import operator as operators
 from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
 
@@ -217,7 +217,7 @@ def check_bfloat16(layer, sizes):
                 ours = measure(layer, "cpu", x, states, lengths=lengths)
             assert all(value.dtype == torch.float32 for value in ours.values())
             tokens = sum(lengths or [steps] * size)
-            half = best().half != "wide" and ways(steps, size, tokens, half=True) != (DIRECT, DIRECT)
+            half = best().half != "wide" and direct(steps, size, tokens, half=True) != (True, True)
             assert (norm_error(ours, expected)["output"] > 1e-5) == half  # else float32 is faster
             for name, error in norm_error(ours, expected).items():
                 assert error < 2e-2, f"{name}: {error:.1e}"

@@ -105,7 +105,7 @@ def _projected(request: Request, kernel: str, params: Params) -> tuple[Tensor, T
         bias = within if bias is None else bias + within
     elif apart < R:
         b_hh = params.weight_hh.new_zeros(R)
-    x_TBR = F.linear(request.live_input(), params.weight_ih, bias)
+    x_TBR = F.linear(request.live(request.x_TBD), params.weight_ih, bias)
     noise = request.drawn_noise(torch.ops.gatedrnn.logistic_noise_triton)
     return x_TBR if noise is None else x_TBR + noise.to(x_TBR.dtype), None if apart == R else b_hh
 

@@ -121,10 +121,10 @@ left_size   int    a thread's, in elements
 _WEIGHTS = """
 W           real   [G_x, D]
 U           real   U and the cell's own matrices below it [R, H]
-PW          packed room for W's panels, or for one of each thread, or the table of its pieces
+PW          packed room for W's panels, or the table of its pieces
 PU          packed of U's
-way_w       int    how W is read: `PACKED`, `DIRECT` or `PANELWISE`
-way_u       int    how U is
+direct_w    int    whether W is read as it lies
+direct_u    int    whether U is
 scale       real   of each column [G]
 bias        real   of each column [G], or b_ih by row if `two_biases`
 bias_h      real   b_hh by row

@@ -18,7 +18,6 @@ from gatedrnn.sequence.backends.cpu.matmul.panels import (
     of_reals,
     packed_in,
     rows_at_once,
-    share,
     tiles,
 )
 from gatedrnn.sequence.backends.cpu.matmul.precision.quantised import multiply_pieces
@@ -136,20 +135,6 @@ def _multiply(A, M, right, C, first, last, add, work):
 
         return split
     return reals if of_reals(packed_in(right)) else halves
-
-
-@njit
-def multiply_panelwise(A, M, weight, P, C, work):
-    """C[M, N] += A[M, K] · the transpose of `weight`: each thread packs one panel of its share, multiplies by it, packs the next.
-
-    A, C: `Matrix`; weight: `Plain`; P: room of a panel for each thread, which stays in the second-level cache.
-    """
-    K, N, panel = weight.K, weight.N, work.panel
-    own, across = depth(P, K) * panel, ceil_div(N, panel)
-    for p in range(share(across, work.q, work.parts), share(across, work.q + 1, work.parts) if M else 0):
-        here = P + (work.q - p) * own  # so that panel p begins at this thread's room
-        pack_transposed(weight.at, K, K, N, weight.shift, weight.scale, weight.scaled, here, panel, p, p + 1)
-        multiply(A, M, Panels(here, K, N), C, p, p + 1, 1, work)
 
 
 def multiply_transposed(

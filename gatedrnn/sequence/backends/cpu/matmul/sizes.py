@@ -10,25 +10,16 @@ MATRIX_ROWS = 32
 """Rows of a tile on matrix registers."""
 GRAIN = 16
 """Pairs a matrix register takes in: a bfloat16 panel's depth is a multiple."""
-PACKED, DIRECT, PANELWISE = 0, 1, 2
-"""How a weight is read: packed whole, before the first step; as it lies; or a panel at a time, packed just before its product."""
-FEW_TOKENS = 64
-"""Up to so many tokens a weight is not packed whole: writing it to memory would take longer than it saves."""
-FEW_ROWS = 16
-"""So many rows at once are worth the packing of a panel."""
-FEW_STEPS = 4
-"""So many steps are worth rounding U to bfloat16 for a single row."""
+DIRECT_TOKENS = 64
+"""Up to so many tokens a weight is multiplied as it lies: packing it would take longer than it saves."""
+HALF_STEPS = 4
+"""So many steps are worth rounding U to bfloat16."""
 
 
-def ways(steps: int, batch: int, tokens: int, half: bool) -> tuple[int, int]:
-    """How W and U are read; half: whether products are of bfloat16, which halves the reading."""
-    if tokens > FEW_TOKENS:
-        return PACKED, DIRECT if batch == 1 and not half else PACKED
-    way_w = PANELWISE if tokens >= FEW_ROWS else DIRECT
-    if steps == 1:
-        return way_w, way_w
-    again = batch >= FEW_ROWS or (half and steps >= FEW_STEPS)
-    return way_w, PACKED if again else DIRECT
+def direct(steps: int, batch: int, tokens: int, half: bool) -> tuple[bool, bool]:
+    """Whether W and U are read as they lie; half: whether products are of bfloat16, which halves the reading of a packed U."""
+    few = tokens <= DIRECT_TOKENS
+    return few, steps < HALF_STEPS and few if half else batch == 1 or few
 
 
 TOKENS = 256

@@ -13,14 +13,9 @@ from numba import types
 
 from gatedrnn.sequence.backends.cpu.compile.records import Matrix, Panels, Past, Plain, Product
 from gatedrnn.sequence.backends.cpu.matmul.direct import multiply_direct
-from gatedrnn.sequence.backends.cpu.matmul.multiply import (
-    multiply,
-    multiply_panelwise,
-    multiply_transposed,
-    pack_transposed,
-)
+from gatedrnn.sequence.backends.cpu.matmul.multiply import multiply, multiply_transposed, pack_transposed
 from gatedrnn.sequence.backends.cpu.matmul.panels import beyond, ceil_div, depth, pack, rows_at_once, share
-from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT, LINE, PACKED, PANELWISE, TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.sizes import LINE, TOKENS
 from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, begin, fetch_to_read, fetch_to_write, finish
 from gatedrnn.sequence.backends.cpu.operators.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.vector.convert import pairs
@@ -86,10 +81,10 @@ def _pack_forward(size, weights, work):
     """Panels of W and U, this thread's share, where they are not read as they lie."""
     q, parts, D, H, scale = work.q, work.parts, size.D, size.H, weights.scale
     px, P = ceil_div(size.columns_x, work.panel), weights.PU
-    if weights.way_w == PACKED:
+    if not weights.direct_w:
         f, e = share(px, q, parts), share(px, q + 1, parts)
         pack_transposed(weights.W, D, D, size.columns_x, size.shift, scale, size.scaled, weights.PW, work.panel, f, e)
-    for k in range(size.count if weights.way_u == PACKED else 0):
+    for k in range(0 if weights.direct_u else size.count):
         p = _product(size, k)
         across = ceil_div(p.rows, work.panel)
         f, e, U = share(across, q, parts), share(across, q + 1, parts), weights.U + p.row * H
@@ -129,11 +124,9 @@ def _inputs(size, tokens, weights, given, made, work):
             _added_before(size, weights, given, made.G + n * size.ldg, n)
         barrier()
         x, g = Matrix(given.x + m0 * D, D), Matrix(made.G + m0 * size.ldg, size.ldg)
-        plain = Plain(weights.W, D, size.columns_x, size.shift, weights.scale, size.scaled)
-        if weights.way_w == DIRECT:
+        if weights.direct_w:
+            plain = Plain(weights.W, D, size.columns_x, size.shift, weights.scale, size.scaled)
             multiply_direct(x, m, plain, g, 0, work)
-        elif weights.way_w == PANELWISE:
-            multiply_panelwise(x, m, plain, weights.PW, g, work)
         else:
             multiply(x, m, Panels(weights.PW, D, size.columns_x), g, first, last, 1, work)
     barrier()
@@ -143,11 +136,9 @@ def _inputs(size, tokens, weights, given, made, work):
 def _recurrent(left, m, p, size, weights, P, g, back, work):
     """Add product p, `Product`, of m rows at `left`, to m gates' rows at g; P: its panels; back: from the last ones."""
     H, G = size.H, Matrix(g + p.column, size.ldg)
-    plain = Plain(weights.U + p.row * H, H, p.rows, 0, weights.scale + p.column, size.scaled)
-    if weights.way_u == DIRECT:  # there and back: what was used last is in cache
+    if weights.direct_u:  # there and back: what was used last is in cache
+        plain = Plain(weights.U + p.row * H, H, p.rows, 0, weights.scale + p.column, size.scaled)
         multiply_direct(left, m, plain, G, back, work)
-    elif weights.way_u == PANELWISE:
-        multiply_panelwise(left, m, plain, weights.PU, G, work)
     else:
         across = ceil_div(p.rows, work.panel)
         f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)

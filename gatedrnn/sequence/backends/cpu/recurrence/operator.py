@@ -16,16 +16,7 @@ from torch.nn import functional as F
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.torch_internals import Floats, Ints, start_light
 from gatedrnn.sequence.backends.cpu.matmul.pieces import rank_of, tables
-from gatedrnn.sequence.backends.cpu.matmul.sizes import (
-    DIRECT,
-    PACKED,
-    PANELWISE,
-    TOKENS,
-    depth,
-    kind_of,
-    round_up,
-    ways,
-)
+from gatedrnn.sequence.backends.cpu.matmul.sizes import TOKENS, direct, kind_of, round_up
 from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, together, trusted
 from gatedrnn.sequence.backends.cpu.operators.pointwise import draw_values
 from gatedrnn.sequence.backends.cpu.recurrence.arguments import Loop, Values, layout, leading, loop, threads_for
@@ -135,13 +126,13 @@ def forward_loop(
     """The loop for so many tokens: whether it reads W and U as they lie or packs them, and the room that it needs."""
     p = Plan.of(plan)
     run = loop("forward", p, D, threads_for(p, N, D, team_size), target, kind, rank)
-    way_w, way_u = (PACKED, PACKED) if kind == "small" else ways(T, B, N, half=kind == "bf16")
+    direct_w, direct_u = (False, False) if kind == "small" else direct(T, B, N, half=kind == "bf16")
     rooms = {} if keep else {"G": N * run.apart * dtype.itemsize, "cs": N * p.cells * p.hidden * dtype.itemsize}
     if kind != "small":
-        for name, way, whole, K in zip(("PW", "PU"), (way_w, way_u), run.forward_room, (D, p.hidden), strict=True):
-            one = run.threads * depth(K, kind) * run.panel
-            rooms[name] = {PACKED: whole, DIRECT: 0, PANELWISE: one}[way] * run.packed.itemsize
-    return run.given({"T": T, "reverse": reverse, "way_w": way_w, "way_u": way_u}, rooms)
+        packed_w, packed_u = run.forward_room
+        rooms |= {} if direct_w else {"PW": packed_w * run.packed.itemsize}
+        rooms |= {} if direct_u else {"PU": packed_u * run.packed.itemsize}
+    return run.given({"T": T, "reverse": reverse, "direct_w": direct_w, "direct_u": direct_u}, rooms)
 
 
 def _trusted(
