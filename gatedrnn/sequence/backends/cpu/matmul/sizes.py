@@ -13,13 +13,15 @@ GRAIN = 16
 DIRECT_TOKENS = 64
 """Up to so many tokens a weight is multiplied as it lies: packing it would take longer than it saves."""
 HALF_STEPS = 4
-"""So many steps are worth rounding U to bfloat16."""
+"""So many steps of a single row are worth rounding U to bfloat16, which halves its reading."""
 
 
 def direct(steps: int, batch: int, tokens: int, half: bool) -> tuple[bool, bool]:
-    """Whether W and U are read as they lie; half: whether products are of bfloat16, which halves the reading of a packed U."""
+    """Whether W and U are read as they lie; half: whether products are of bfloat16."""
     few = tokens <= DIRECT_TOKENS
-    return few, steps < HALF_STEPS and few if half else batch == 1 or few
+    if batch == 1:
+        return few, not half or steps < HALF_STEPS
+    return few, few
 
 
 TOKENS = 256
