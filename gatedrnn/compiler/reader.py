@@ -5,11 +5,12 @@ import itertools
 import math
 import operator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch.fx import Node as FxNode
 
+from gatedrnn.compiler.elementwise import ElementRules
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.graph import BINARY, UNARY, Graph, Matrix, Node, Wide, leaves_of
 from gatedrnn.compiler.products import Products
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 _HARMLESS = {"correction", "keepdim", "dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
 
 
-class Reader:
+@final
+class Reader(ElementRules):
     """Reads PyTorch's nodes into a `Graph`.
 
     Args:
@@ -117,76 +119,7 @@ class Reader:
         if dim % len(shape) != len(shape) - 1 or len(shape) > most:
             raise UnsupportedError(f"an operation along dimension {dim} of {list(shape)}")
 
-    # Rules, by the operator's name: the node, then its arguments.
-
-    def _rsub(self, node, a, b):
-        return self.graph.apply("sub", float(b), a)
-
-    def _lt(self, node, a, b):
-        return self.graph.apply("greater", b, a)
-
-    def _le(self, node, a, b):
-        return self.graph.apply("at_least", b, a)
-
-    def _ne(self, node, a, b):
-        return self.graph.apply("sub", 1.0, self.graph.apply("equal", a, b))
-
-    def _logical_not(self, node, a):
-        return self.graph.apply("sub", 1.0, a)
-
-    _bitwise_not = _logical_not
-
-    def _reciprocal(self, node, a):
-        return self.graph.apply("div", 1.0, a)
-
-    def _rsqrt(self, node, a):
-        return self.graph.apply("div", 1.0, self.graph.apply("sqrt", a))
-
-    def _clamp(self, node, a, low=None, high=None):
-        a = a if low is None else self.graph.apply("greatest", a, low)
-        return a if high is None else self.graph.apply("least", a, high)
-
-    def _clamp_min(self, node, a, low):
-        return self._clamp(node, a, low)
-
-    def _clamp_max(self, node, a, high):
-        return self._clamp(node, a, None, high)
-
-    def _masked_fill(self, node, a, mask, number):
-        return self.graph.apply("where_nonzero", mask, number, a)
-
-    def _scalar_tensor(self, node, number):
-        return float(number)
-
-    def _full(self, node, shape, number):
-        kind = node.meta["val"].dtype
-        if not kind.is_floating_point and number != torch.tensor(number, dtype=kind).item():
-            raise UnsupportedError(f"the number {number} as {kind}")
-        return float(number)
-
-    _full_like = _full
-
-    def _zeros_like(self, node, a, *_):
-        return 0.0
-
-    _new_zeros = _zeros = _zeros_like
-
-    def _ones_like(self, node, a, *_):
-        return 1.0
-
-    _new_ones = _ones = _ones_like
-
-    def _where(self, node, condition, a, b):
-        return self.graph.apply("where_nonzero", condition, a, b)
-
-    def _sigmoid_backward(self, node, d, y):
-        return self.graph.apply("mul", d, self.graph.apply("sigmoid_slope", y))
-
-    def _tanh_backward(self, node, d, y):
-        return self.graph.apply("mul", d, self.graph.apply("tanh_slope", y))
-
-    def _threshold_backward(self, node, d, y, threshold):
-        return self.graph.apply("where_nonzero", y, d, 0.0)
+    # Rules, by the operator's name: the node, then its arguments. Those of single elements stand in `elementwise`.
 
     def _softmax(self, node, a, dim, half):
         self._along(node, dim)
@@ -230,16 +163,6 @@ class Reader:
         if node.kwargs.get("dtype", torch.float32) != torch.float32:
             raise UnsupportedError(f"a conversion to {node.kwargs['dtype']}")
         return value
-
-    def _pow(self, node, a, exponent):
-        if not isinstance(exponent, int | float):
-            raise UnsupportedError("a power that is computed")
-        whole, half = divmod(abs(exponent), 1)
-        if whole > 4 or half not in (0, 0.5):
-            raise UnsupportedError(f"the power {exponent}")
-        factors = [a] * int(whole) + [self.graph.apply("sqrt", a)] * (half > 0)
-        found = functools.reduce(lambda x, y: self.graph.apply("mul", x, y), factors) if factors else 1.0
-        return self.graph.apply("div", 1.0, found) if exponent < 0 else found
 
     def _expand(self, node, value, shape):
         before = node.args[0].meta["val"].shape
