@@ -1,7 +1,5 @@
 """The `cpu` backend against the reference: values and every gradient, in float64 and float32, large, empty and short."""
 
-import copy
-
 import pytest
 
 pytest.importorskip("numba")
@@ -20,6 +18,7 @@ from harness import (
     check_float32,
     equal,
     every_cell,
+    float32_errors,
     inputs_for,
     leaf,
     make,
@@ -177,9 +176,12 @@ def test_biases_learn_beside_frozen_weights_whose_gradients_are_not_computed(var
 def test_float32_errs_no_more_than_the_reference(variant, times, sizes):
     steps, size, width, hidden = sizes
     layer = make(variant, width, hidden, dtype=torch.float32)
+    times = (
+        min(times, 2.0) if variant in ("rnn-tanh", "peephole-full") else times
+    )  # 5, and gains of 5, make a step chaotic
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
-            parameter.mul_(1.0 if name.startswith("gain") else times)  # gains of 5 make a step chaotic
+            parameter.mul_(1.0 if name.startswith("gain") else times)
     check_float32(layer, steps, size)
 
 
@@ -198,16 +200,14 @@ def test_float32_on_other_targets(variant, name, monkeypatch):
 def test_saturated_gates_stay_within_their_bounds(variant):
     layer = make(variant, D, 21, dtype=torch.float32)
     x, states = inputs_for(layer)
-    ours, expected = (measure(layer, backend, 1e4 * x, states) for backend in ("cpu", "reference"))
-    exact = measure(copy.deepcopy(layer).double(), "reference", 1e4 * x.double(), [state.double() for state in states])
-    for name, value in ours.items():
+    exact, _, worst = float32_errors(layer, 1e4 * x, states)
+    for name, value in measure(layer, "cpu", 1e4 * x, states).items():
+        error, most = (value - exact[name]).abs().max(), exact[name].abs().max()
         if name.startswith("gradient"):
             # sums of 5e4 are rounded by 1e-3 and more, and a gate between 0 and 1 shows it; weights meet an x of 1e4
-            scale = max(1.0, float(exact[name].abs().max())) * (1e4 if "weight_ih" in name else 1.0)
-            assert (value - exact[name]).abs().max() <= 1e-3 * scale, name
+            assert error <= 1e-3 * max(1.0, float(most)) * (1e4 if "weight_ih" in name else 1.0), name
         else:  # a gate that is not saturated is off by what rounds sums of 1e4
-            allowed = 3 * (expected[name] - exact[name]).abs().max() + 2e-6 * exact[name].abs().max()
-            assert (value - exact[name]).abs().max() <= allowed, name
+            assert error <= 3 * worst[name] + 2e-6 * most, name
         if name.endswith("gate 0"):
             assert value.min() >= 0 and value.max() <= 1 + 1e-6, name
 
