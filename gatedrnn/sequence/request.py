@@ -89,7 +89,7 @@ class Request:
         """
         draw, weight = self.noise, self.params.weight_hh
         if not isinstance(draw, Draw):
-            return draw
+            return None if draw is None else self.live(draw)
         T, B, _ = self.x_TBD.shape
         count, columns = T * B, self.spec.rows
         if logistic is None:

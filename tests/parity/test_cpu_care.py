@@ -44,6 +44,22 @@ def test_nan_beyond_a_row_s_length_is_never_read(variant, dtype):
 
 
 @every_cell
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_nan_in_noise_beyond_a_row_s_length_is_never_read(variant, backend):
+    layer = make(variant, gates=Gates(noise_probability=1.0), training=True)
+    x, states = inputs_for(layer)
+    noise, found = layer.sample_noise(T, B, torch.Generator().manual_seed(4)), []
+    if None in noise:
+        pytest.skip("a cell without noise")
+    for filling in (torch.nan, 0.0):
+        for row, length in enumerate(RAGGED[B]):
+            noise[0][length:, row] = filling
+        found.append(measure(layer, backend, x, states, lengths=RAGGED[B], noise=noise))
+    assert all(torch.isfinite(value).all() for value in found[0].values())
+    same_bits(*found)
+
+
+@every_cell
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nan_in_the_input_is_seen_where_the_reference_sees_it(variant, dtype):
     layer = make(variant, D, 35, dtype=dtype)
