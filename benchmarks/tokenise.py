@@ -26,7 +26,7 @@ WORDS = 200_000
 LINE_WORDS = 20
 
 
-def write_text(folder: Path, megabytes: int, seed: int = 1) -> None:
+def write_text(folder: Path, megabytes: float, seed: int = 1) -> None:
     """train.txt of so many megabytes and a valid.txt of 1,000 lines; word k is drawn with a probability of about 1 / k."""
     rng = np.random.default_rng(seed)
     letters = rng.integers(0, 26, (WORDS, 12)) + ord("a")
@@ -100,7 +100,7 @@ def _peak_gigabytes() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=5)
+    parser.add_argument("--megabytes", type=float, default=5)
     parser.add_argument("--level", action="append", choices=("word", "char", "subword"))
     parser.add_argument("--train", action="store_true", help="also take the first steps of a small model")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -112,7 +112,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         write_text(Path(name), options.megabytes)
         print(
-            f"commit {commit or 'unknown'}, {platform.processor() or platform.machine()}; {options.megabytes} MB of text\n"
+            f"commit {commit or 'unknown'}, {platform.processor() or platform.machine()}; {options.megabytes:g} MB of text\n"
         )
         print(
             "| level | M words | M tokens | learn, M words/s | encode | both | library's encode | peak GB | training too |"

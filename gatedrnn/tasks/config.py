@@ -28,6 +28,7 @@ class TrainingConfig:
         sequence_length: steps of truncated back-propagation.
         random_lengths: draw each window's length around sequence_length, the learning rate in proportion.
         optimizer: adam, adamw or sgd.
+        betas: of adam and adamw: how much of its running means of gradients and of their squares each step keeps.
         learning_rate: after warm-up.
         warmup_steps: over which the learning rate rises from 0.
         schedule: plateau, cosine (to 0 over all epochs, or over the minutes if they end first) or constant.
@@ -62,6 +63,7 @@ class TrainingConfig:
     sequence_length: int = 35
     random_lengths: bool = False
     optimizer: str = "adam"
+    betas: tuple[float, float] = (0.9, 0.999)
     learning_rate: float = 0.002
     warmup_steps: int = 0
     schedule: str = "plateau"
@@ -107,6 +109,7 @@ class TrainingConfig:
                 "training.plateau_factor", "must lie in (0, 1]", self.plateau_factor, "Give a number such as 0.5"
             )
         one_of("training.optimizer", self.optimizer, OPTIMIZERS)
+        self._check_betas()
         one_of("training.schedule", self.schedule, SCHEDULES)
         one_of("training.unit", self.unit, UNITS)
         one_of("training.precision", self.precision, PRECISIONS)
@@ -114,3 +117,13 @@ class TrainingConfig:
         if self.random_lengths and self.unit == "sentence":
             advice = "Set random_lengths: false, or unit: stream"
             raise ArgumentError("training.random_lengths", "needs unit: stream", "unit: sentence", advice)
+
+    def _check_betas(self) -> None:
+        """Raises ArgumentError: not two numbers in [0, 1), or given to an optimiser that has none."""
+        betas = tuple(self.betas)
+        object.__setattr__(self, "betas", betas)
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ArgumentError("training.betas", "must be two numbers in [0, 1)", list(betas), "Write [0.9, 0.999]")
+        if self.optimizer == "sgd" and betas != type(self).betas:
+            got = f"{list(betas)} with optimizer: sgd"
+            raise ArgumentError("training.betas", "needs optimizer: adam or adamw", got, "Leave it out")

@@ -369,4 +369,5 @@ class Loop:
 
 def _optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
     make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
-    return make(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+    own: dict[str, Any] = {} if training.optimizer == "sgd" else {"betas": tuple(training.betas)}
+    return make(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True, **own)

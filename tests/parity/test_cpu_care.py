@@ -139,13 +139,13 @@ def threads():
 
 
 @every_cell
-@pytest.mark.parametrize(("size", "ragged"), [(9, True), (9, False), (1, False)])
+@pytest.mark.parametrize(("size", "ragged"), [(9, True), (1, False)])
 def test_threads_change_next_to_nothing_and_runs_nothing(variant, size, ragged, threads):
     layer = make(variant, 64, 70, bidirectional=True, dtype=torch.float32)
-    x, states = inputs_for(layer, 20, size)
-    lengths = [1 + 5 * row % 20 for row in range(size)] if ragged else None
+    x, states = inputs_for(layer, 12, size)
+    lengths = [1 + 5 * row % 12 for row in range(size)] if ragged else None
     found = {}
-    for count in (1, 2, 1, 2):
+    for count in (1, 2, 2):
         threads(count)
         found.setdefault(count, []).append(measure(layer, "cpu", x, states, lengths=lengths))
     for first, second in found.values():

@@ -475,7 +475,7 @@ def test_a_graph_refuses_lengths_out_of_range(way):
             run(x, lengths=torch.tensor(bad))
 
 
-@every_cell
+@pytest.mark.parametrize("variant", ["rnn-relu", "gru-before", "onlstm-chunks", "slstm"])
 def test_compiled_training_with_lengths_and_gates_is_one_graph(variant):
     torch._dynamo.reset()
     layer = make(variant, dtype=torch.float32, training=True)

@@ -39,6 +39,8 @@ VARIANTS = {
     name: variant for name, variant in harness.VARIANTS.items() if name != "peephole-full"
 }  # which has no kernels here
 every_cell = pytest.mark.parametrize("variant", VARIANTS)
+each_kind = pytest.mark.parametrize("variant", ["rnn-relu", "gru-before", "onlstm-chunks-free", "slstm"])
+"""What a loop can meet: one state, a product inside, scans over chunks, more states. The interpreter is slow."""
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 pytestmark = [pytest.mark.gpu] if GPU else []
@@ -67,10 +69,10 @@ def both(layer, x, states, **kwargs):
 
 
 @every_cell
-@pytest.mark.parametrize("ragged", [False, True], ids=["whole", "ragged"])
 @pytest.mark.parametrize("sizes", SIZES, ids=["odd", "one", "wide"])
-def test_values_and_gradients_equal_the_reference_in_float64(variant, sizes, ragged):
+def test_values_and_gradients_equal_the_reference_in_float64(variant, sizes):
     steps, size, width, hidden = sizes
+    ragged = hidden == 15
     layer = build(variant, width, hidden, bidirectional=hidden == 15)
     x, states = inputs_for(layer, steps, size)
     generator = torch.Generator().manual_seed(4)
@@ -78,7 +80,7 @@ def test_values_and_gradients_equal_the_reference_in_float64(variant, sizes, rag
     equal(*both(layer, x, states, noise=noise, lengths=range(steps, steps - size, -1) if ragged else None))
 
 
-@every_cell
+@each_kind
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("kind", GATES)
 def test_perturbed_gates_equal_the_reference(variant, kind, training):
@@ -98,20 +100,20 @@ def test_one_hard_gate(variant, name):
     equal(*both(layer, *inputs_for(layer, T, B)))
 
 
-@every_cell
+@each_kind
 def test_without_biases(variant):
     layer = build(variant, bias=False, gates=Gates(evaluation_temperature=0.6))
     equal(*both(layer, *inputs_for(layer, T, B)))
 
 
-@every_cell
+@each_kind
 def test_layers_upon_layers_whose_longest_row_ends_early(variant):
     layer = build(variant, D, H, 2, bidirectional=True)
     x, states = inputs_for(layer, 4, 3)
     equal(*both(layer, x, states, lengths=[2, 3, 1]))
 
 
-@every_cell
+@each_kind
 def test_each_result_alone_has_its_gradients(variant):
     layer = build(variant)
     x, states = inputs_for(layer, 2, B)
@@ -119,7 +121,7 @@ def test_each_result_alone_has_its_gradients(variant):
         equal(*both(layer, x, states, only=name))
 
 
-@every_cell
+@each_kind
 def test_padding_never_leaks_in(variant):
     layer = build(variant)
     x, states = inputs_for(layer, T, B)
@@ -130,16 +132,15 @@ def test_padding_never_leaks_in(variant):
 
 
 @every_cell
-@pytest.mark.parametrize("times", [1.0, 5.0])
-def test_float32_errs_no_more_than_the_reference(variant, times):
+def test_float32_errs_no_more_than_the_reference(variant):
     layer = build(variant, 5, 21, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
-            parameter.mul_(1.0 if name.startswith("gain") else times)  # gains of 5 make a step chaotic
+            parameter.mul_(1.0 if name.startswith("gain") else 5.0)  # gains of 5 make a step chaotic
     check_float32(layer, 4, B, backend="triton")
 
 
-@every_cell
+@each_kind
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_narrow_storage_errs_as_its_rounding(variant, dtype):
     layer = build(variant, 9, 12, dtype=torch.float32)
@@ -163,7 +164,7 @@ def test_weights_in_bfloat16(variant):
         assert ours[name].dtype == theirs[name].dtype and error < 0.1, (name, error)
 
 
-@every_cell
+@each_kind
 def test_saturated_gates_stay_finite(variant):
     layer = build(variant, dtype=torch.float32)
     x, states = inputs_for(layer, T, B)
@@ -173,7 +174,7 @@ def test_saturated_gates_stay_finite(variant):
             assert value.min() >= 0 and value.max() <= 1 + 1e-6, name
 
 
-@every_cell
+@each_kind
 @pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_goes_on_as_in_the_reference(variant, value, hard):
@@ -233,7 +234,7 @@ def test_operators_refuse_what_their_kernels_would_misread():
         h_all.sum().backward()
 
 
-@every_cell
+@each_kind
 def test_gradcheck(variant):
     layer = build(variant, 2, 4, gates=Gates(temperature=0.7))
     x, states = inputs_for(layer, 2, 2)
@@ -253,7 +254,7 @@ def test_gradcheck(variant):
     assert torch.autograd.gradcheck(function, leaf(flat), fast_mode=True)
 
 
-@every_cell
+@each_kind
 def test_inference_keeps_one_slot_and_equals_training(variant):
     layer = build(variant)
     x, states = inputs_for(layer, T, B)
@@ -421,7 +422,7 @@ def pads(*names):
                 ]
 
 
-@every_cell
+@each_kind
 @pytest.mark.parametrize("hidden", [5, 70])
 def test_captured_loops_equal_the_reference(variant, hidden, graphs, dirty):
     small = hidden == 5
@@ -435,7 +436,7 @@ def test_captured_loops_equal_the_reference(variant, hidden, graphs, dirty):
     assert len(found) >= 6 and all(pad.numel() and not pad.any() for pad in found)
 
 
-@every_cell
+@each_kind
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_not_finite_stays_in_its_row_beside_pads(variant, value, graphs, dirty):
     layer = build(variant, 2, 5)
@@ -705,7 +706,12 @@ def test_ten_thousand_steps_neither_leak_nor_hang():
 def test_kernels_compile_for_gpus_without_one(tmp_path):
     script = Path(__file__).with_name("triton_compile.py")
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, str(script), "80"], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, str(script), "80", "rnn-relu", "lstm", "gru-before", "onlstm-chunks"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     built = {tuple(line.split()[:2]) for line in done.stdout.splitlines()}
     assert {("onlstm-chunks", "backward"), ("gru-before", "forward_second"), ("rnn-relu", "forward")} <= built

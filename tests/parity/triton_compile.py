@@ -1,4 +1,7 @@
-"""Compile every Triton kernel, with the arguments that the loops give it, for a GPU, which needs none: `… CAPABILITY`."""
+"""Compile Triton kernels, with the arguments that the loops give them, for a GPU, which needs none: `… CAPABILITY [VARIANT…]`.
+
+Of other variants than those that are named, arguments alone are checked; where none is named, all are compiled.
+"""
 
 import sys
 from pathlib import Path
@@ -32,7 +35,7 @@ class Recorder:
         self.arguments, self.constants, self.warps = arguments, constants, num_warps
 
 
-def main(capability: int) -> None:
+def main(capability: int, chosen: list[str]) -> None:
     for variant, (name, options) in VARIANTS.items():
         if variant == "peephole-full":  # which has no kernels for a GPU
             continue
@@ -54,7 +57,10 @@ def main(capability: int) -> None:
             assert constants == set(launched.constants), (variant, part, constants ^ set(launched.constants))
             assert [*launched.arguments[: len(names)]] == kernel.arg_names[: len(names)], (variant, part)
             assert len(launched.arguments) + len(constants) == len(kernel.arg_names), (variant, part)
-            every = variant in ("lstm", "onlstm-chunks")
+            if chosen and variant not in chosen:
+                print(variant, part, "checked", flush=True)
+                continue
+            every = variant in ("lstm", "onlstm-chunks") and not chosen
             for storage in ("bf16", "fp32", "fp16") if every else ("bf16",):
                 kinds = dict.fromkeys(kernel.arg_names, "*fp32") | dict.fromkeys(STORAGE, f"*{storage}")
                 kinds |= dict.fromkeys(("gates", "grad_gates"), "*fp32" if plan.wide else f"*{storage}")
@@ -70,4 +76,4 @@ def main(capability: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -407,9 +407,9 @@ def test_a_runs_damaged_tokenizer_is_one_line(run):
 
 def test_benchmark_runs():
     script = Path(__file__).parents[2] / "benchmarks" / "tokenise.py"
-    command = [sys.executable, str(script), "--megabytes", "1", "--level", "char", "--level", "word", "--train"]
+    command = [sys.executable, str(script), "--megabytes", "0.1", "--level", "char", "--train"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
-    assert [row.split(" | ")[:2] for row in done.stdout.splitlines()[-2:]] == [["| char", "0.2"], ["| word", "0.2"]]
+    assert done.stdout.splitlines()[-1].split(" | ")[:2] == ["| char", "0.0"]

@@ -65,13 +65,13 @@ def add_sections(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Options) -> Found:
     """Where the run is, why it stopped, and its scores. Raises: KeyboardInterrupt, with what goes on: before there are any."""
     sections = {name: dict(getattr(options, name)) for name in ("data", "model", "training")}
-    for name in ("gates", "options"):  # the parser filled in what was not given: that is the cell's to choose
+    for name in {"gates", "options"} & sections["model"].keys():  # the parser filled in what was not given
         asked, given = sections["model"][name] or {}, [f"{key}." for key in options.given]
         said = {k: v for k, v in asked.items() if any(key.startswith(f"model.{name}.{k}.") for key in given)}
         if said or name == "options":
             sections["model"][name] = said
     goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
-    cell = sections["model"]["cell"]  # what a file holds for another cell, that an option replaced, may stand
+    cell = sections["model"].get("cell")  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
     sections["model"] = RunConfig.types({"task": options.task})["model"].without_unread(sections["model"], left)
     config = _absolute(from_dict(RunConfig, {**sections, "task": options.task}, ""))
@@ -122,7 +122,7 @@ def _train(config: Any, out: Path, options: Options) -> Found:
     with console.status("reading the text"):
         task = TASKS[config.task].open(config.data, data or out / "text", out if begun else None)
         task.cache(out / TOKENS_FOLDER)
-    doing = f"{'going on with' if begun else 'training'} {config.model.cell} {'in' if begun else 'into'} {out}"
+    doing = f"{'going on with' if begun else 'training'} {_kind(config)} {'in' if begun else 'into'} {out}"
     for line in (task.describe(), doing):
         console.print(line, highlight=False, soft_wrap=True)
     with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs, task) as display:
@@ -151,6 +151,11 @@ def show(found: Found, options: Options) -> None:
 def _go_on(out: Path, options: Options) -> str:
     """What to do after an interrupt: without --out, the same command would not find the run."""
     return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume` goes on"
+
+
+def _kind(config: Any) -> str:
+    """The cell of a configuration, or what is trained where there is none."""
+    return getattr(config.model, "cell", config.task)
 
 
 def _make_text(out: Path, config: Any) -> None:
@@ -199,7 +204,7 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
         read = None  # what to read instead of `value`
         if name == "--config" and value:
             files.append(rereadable(value))
-            cell: str = read_run_config(files[-1], written=True).model.cell  # `train` refuses what has no use
+            cell: str = _kind(read_run_config(files[-1], written=True))  # `train` refuses what has no use
             values = read_yaml(files[-1]) or {}
             new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
             read = os.fspath(files[-1]) if new == values else yaml_text(new)
