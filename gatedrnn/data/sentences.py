@@ -1,0 +1,128 @@
+"""Sentences of some length, each by itself, in batches of about one length: what a grammar learns from.
+
+Dimensions: N tokens of a text, T words, B batch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gatedrnn.core.checks import positive_int
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.data.batching import PAD_TARGET, SentenceBatches
+from gatedrnn.data.config import DataConfig
+from gatedrnn.data.ragged import PADDING, Ragged
+
+SHORTEST = 2
+"""Words of the shortest sentence that has a binary tree of two branches."""
+
+
+@dataclass(frozen=True)
+class GrammarDataConfig(DataConfig):
+    """The section `data` of a run that learns a grammar.
+
+    Args:
+        folder: with train.txt, valid.txt or dev.txt, and test.txt if there is one (.gz too); none for the built-in grammar.
+        level: word.
+        min_count: words rarer than this become <unk> [1 if the training text has <unk> of its own, else 2].
+        tokenize: none for words between white space, penn for sentences as people write them (`ends.` is `ends` and `.`).
+        mapping: how words of trees are looked up: exact, lower (lower case too) or number (N for numbers too).
+        words: which terminals of a tree count: ptb (by tag) or alnum (with a letter or digit).
+        longest: sentences of more words are not trained on.
+        first_longest: in the first epoch; a word more in each further one, up to `longest`.
+
+    Raises: ArgumentError: a value is out of range, or of no use for a grammar.
+    """
+
+    longest: int = 40
+    first_longest: int = 30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("longest", "first_longest"):
+            positive_int(f"data.{name}", getattr(self, name), minimum=SHORTEST)
+        for name, only in (("level", "word"), ("empty_lines", "skip")):
+            if getattr(self, name) != only:
+                got = f"{name}={getattr(self, name)}"
+                raise ArgumentError(f"data.{name}", f"must be {only} for a grammar", got, "Leave it out")
+
+    def longest_in(self, epoch: int) -> int:
+        """Words of the longest sentence that epoch `epoch` (from 1) trains on."""
+        return min(self.longest, self.first_longest + epoch - 1)
+
+
+@dataclass(frozen=True)
+class SentenceBatch:
+    """One batch.
+
+    Args:
+        tokens_TB: int64 [T, B], PADDING beyond a sentence's length.
+        lengths_B: words of each sentence.
+    """
+
+    tokens_TB: np.ndarray
+    lengths_B: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Words."""
+        return int(self.lengths_B.sum())
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.tokens_TB)
+
+    def part(self, index: int, parts: int) -> "SentenceBatch":
+        """Part `index` of the sentences, shared out to `parts` processes."""
+        size = len(self.lengths_B)
+        low, high = index * size // parts, (index + 1) * size // parts
+        return SentenceBatch(self.tokens_TB[:, low:high], self.lengths_B[low:high])
+
+
+class WholeSentences:
+    """The batches of one epoch, by number; they depend on seed and epoch alone.
+
+    Args: tokens: ids [N] of sentences that end with `eos`; the other arguments: as for `SentenceBatches`.
+    """
+
+    def __init__(self, tokens: np.ndarray, batch_size: int, eos: int, seed: int, epoch: int) -> None:
+        self._windows = SentenceBatches(tokens, batch_size, eos, seed, epoch)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, index: int) -> SentenceBatch:
+        window = self._windows[index]
+        lengths_B = np.asarray(window.lengths_B) - 1  # without <eos>
+        words_TB = window.targets_TB[:-1]
+        counted = np.arange(len(words_TB))[:, None] < lengths_B
+        return SentenceBatch(np.where(counted & (words_TB != PAD_TARGET), words_TB, PADDING), lengths_B)
+
+
+def of_length(tokens: np.ndarray, eos: int, shortest: int, longest: int) -> np.ndarray:
+    """The sentences of a token array that have shortest … longest words, one after the other, `eos` after each."""
+    ends = np.flatnonzero(tokens == eos) + 1
+    sizes = np.diff(ends, prepend=0)
+    kept = (sizes > shortest) & (sizes <= longest + 1)  # <eos> counts in a size
+    return np.asarray(tokens[: ends[-1] if len(ends) else 0])[np.repeat(kept, sizes)]
+
+
+def split(tokens: np.ndarray, eos: int) -> list[np.ndarray]:
+    """The sentences of a token array, without `eos`."""
+    ends = np.flatnonzero(tokens == eos)
+    return [tokens[start + 1 : end] for start, end in pairwise([-1, *ends.tolist()])]
+
+
+def by_room(sentences: Ragged, cells: int) -> Iterator[np.ndarray]:
+    """Numbers of the sentences of each batch, short ones first, at most `cells` spans of words a batch, or one sentence."""
+    batch: list[int] = []
+    for k in np.argsort(sentences.lengths_N, kind="stable").tolist():
+        if batch and (len(batch) + 1) * int(sentences.lengths_N[k] + 1) ** 2 > cells:
+            yield np.array(batch)
+            batch = []
+        batch.append(k)
+    if batch:
+        yield np.array(batch)
