@@ -61,6 +61,14 @@ def check_conllu(options: Any, *others: str) -> None:
             raise ArgumentError("--conllu", f"must stand without --{name}", "both", "Leave one of them out")
 
 
+def check_gates_are_read(options: Any) -> None:
+    """Raise ArgumentError if `--layer`, `--gate` or `--algorithm` is given where every run is a grammar, which reads none."""
+    for name in ("layer", "gate", "algorithm"):
+        if name in options.given:
+            rule = "is read by runs of language_modelling only"
+            raise ArgumentError(f"--{name}", rule, "a run of grammar", f"Drop --{name}")
+
+
 def nothing(path: str) -> DataError:
     """The error of a text without a sentence; `-` is standard input."""
     name = "standard input" if path == "-" else path

@@ -47,10 +47,10 @@ class Run:
         return Path(self.config.data.folder or self.folder / "text")
 
 
-def load_run(folder: Path | str, task: str | None = LanguageModelling.name) -> Run:
+def load_run(folder: Path | str, task: str | Collection[str] | None = LanguageModelling.name) -> Run:
     """Read a run for evaluation.
 
-    Args: task: that it must be of; None for any.
+    Args: task: that it must be of, or one of several; None for any.
 
     Raises: CheckpointError, DataError, ConfigError, ArgumentError: the folder or one of its files is missing or damaged, does not
         fit the model, or the run is of another task.
@@ -59,14 +59,16 @@ def load_run(folder: Path | str, task: str | None = LanguageModelling.name) -> R
     if not folder.is_dir():
         raise CheckpointError(str(folder), "must be a run's folder", "no such folder", "Train one: gatedrnn train")
     config = read_run_config(folder / CONFIG_FILE, written=True)
-    if task not in (None, config.task):
-        raise CheckpointError(str(folder), f"must be a run of {task}", f"one of {config.task}", "Name another run")
+    allowed = (task,) if isinstance(task, str) else task
+    if allowed is not None and config.task not in allowed:
+        rule = f"must be a run of {' or '.join(allowed)}"
+        raise CheckpointError(str(folder), rule, f"one of {config.task}", "Name another run")
     kind = TASKS[config.task]
     return Run(folder, config, *kind.load(folder, config.model, config.training.backend))
 
 
-def load_runs(folders: Sequence[str], task: str | None = LanguageModelling.name) -> list[Run]:
-    """Several runs, of one task. Raises: as `load_run`; ArgumentError: a folder is named twice."""
+def load_runs(folders: Sequence[str], task: str | Collection[str] | None = LanguageModelling.name) -> list[Run]:
+    """Several runs. Args: task: as in `load_run`. Raises: as `load_run`; ArgumentError: a folder is named twice."""
     places = [Path(folder).resolve() for folder in folders]
     twice = [folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1]
     if twice:

@@ -1,7 +1,7 @@
 """Phrase structure: spans, distances → trees, F1 by published protocols, baselines; knows no model and no torch."""
 
 from gatedrnn.trees.baselines import BASELINES, balanced, balanced_up, left, random_spans, right, upper_bound
-from gatedrnn.trees.consensus import consensus
+from gatedrnn.trees.consensus import best_tree, consensus
 from gatedrnn.trees.distances import ALGORITHMS, distances_to_spans
 from gatedrnn.trees.gold import KEEP_RULES, Gold, gold_tree, keep_word
 from gatedrnn.trees.scores import PROTOCOLS, Score, agreement, bootstrap, depth, label_recall, score, sentence_f1
@@ -18,6 +18,7 @@ __all__ = [
     "agreement",
     "balanced",
     "balanced_up",
+    "best_tree",
     "bootstrap",
     "brackets",
     "consensus",

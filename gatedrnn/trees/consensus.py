@@ -17,37 +17,64 @@ LONGEST = 2000
 """Words of the longest sentence: time grows with their cube, memory with their square."""
 
 
-def consensus(voters: Sequence[Set[Span]], n: int) -> set[Span]:
+def consensus(voters: Sequence[Set[Span]], n: int, weights: Sequence[float] | None = None) -> set[Span]:
     """Spans of width ≥ 2 of the binary tree over n words that `voters` agree with most, the whole sentence among them.
 
     Equations: Goodman 1996, "Parsing algorithms and metrics" (labelled recall), for trees without labels. Departs: none.
     Args:
         voters: spans of each tree, at least one.
         n: words of the sentence, 1 … 2000.
+        weights: how much the vote of each tree counts, above 0; None for 1 each.
 
     Returns: its spans; of several such trees the one that cuts first at its leftmost place, from the top.
-    Raises: ArgumentError: no voter, a span outside the sentence, or a sentence that is too long.
+    Raises: ArgumentError: no voter, weights that do not fit, a span outside the sentence, or a sentence that is too long.
     """
     positive_int("consensus.n", n)
     if not voters:
         raise ArgumentError("consensus.voters", "must have at least one tree", 0, "Give the trees of a model")
     if n > LONGEST:
         raise ArgumentError("consensus.n", f"must be at most {LONGEST} words", n, "Leave longer sentences to one model")
-    votes = Counter(span for voter in voters for span in voter)
+    votes = _votes(voters, weights)
     outside = next((span for span in votes if not 0 <= span[0] < span[1] <= n), None)
     if outside is not None:
         raise ArgumentError("consensus.voters", f"must have spans inside 0…{n}", outside, "Check the sentence's words")
-    return _traced(_cuts(votes, n), n)
+    own = np.zeros((n + 1, n + 1))
+    for span, count in votes.items():
+        own[span] = count
+    return best_tree(own)
 
 
-def _cuts(votes: Counter[Span], n: int) -> np.ndarray:
-    """Where to cut each span [i, j): cut[i, j], the leftmost of the best places."""
+def best_tree(worth: np.ndarray) -> set[Span]:
+    """Spans of width ≥ 2 of the binary tree whose spans are worth most together.
+
+    Equations: Goodman 1996, labelled recall, for trees without labels: with the probabilities of spans under a grammar for
+        their worth, the tree of minimum Bayes risk. Departs: none.
+    Args: worth: of each span (i, j) of n words [n + 1, n + 1]; n ≥ 1.
+    Returns: its spans; of several such trees the one that cuts first at its leftmost place, from the top.
+    """
+    n = len(worth) - 1
+    return _traced(_cuts(worth, n), n)
+
+
+def _votes(voters: Sequence[Set[Span]], weights: Sequence[float] | None) -> Counter[Span]:
+    """The votes for each span. Raises: ArgumentError: weights that do not fit."""
+    if weights is None:
+        return Counter(span for voter in voters for span in voter)
+    if len(weights) != len(voters) or not all(0 < weight < float("inf") for weight in weights):
+        got, advice = f"{list(weights)} for {len(voters)} trees", "Give one number above 0 a tree"
+        raise ArgumentError("consensus.weights", "must be a finite number above 0 for each tree", got, advice)
+    votes: Counter[Span] = Counter()
+    for voter, weight in zip(voters, weights, strict=True):
+        for span in voter:
+            votes[span] += weight  # type: ignore[assignment]
+    return votes
+
+
+def _cuts(own: np.ndarray, n: int) -> np.ndarray:
+    """Where to cut each span [i, j): cut[i, j], the leftmost of the best places; `own`: what each span is worth."""
     total = np.zeros((n + 1, n + 1))  # by start and end
     by_end = np.zeros((n + 1, n + 1))  # the same by end and start, so that both parts of a cut lie in a row
     cut = np.zeros((n + 1, n + 1), dtype=np.int32)
-    own = np.zeros((n + 1, n + 1))
-    for (i, j), count in votes.items():
-        own[i, j] = count
     for width in range(2, n + 1):
         for i in range(n - width + 1):
             j = i + width

@@ -1,4 +1,4 @@
-"""`gatedrnn parse`: trees off a run's master gates, one a line."""
+"""`gatedrnn parse`: trees off a run's master gates, or by its grammar, one a line."""
 
 import sys
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from gatedrnn.cli.text import (
     GATE_TOLD,
     LAYER_TOLD,
     check_conllu,
+    check_gates_are_read,
     conllu_option,
     conllu_sentences,
     mapping_option,
@@ -22,8 +23,9 @@ from gatedrnn.cli.text import (
 )
 from gatedrnn.core.files import write_text
 from gatedrnn.data import ConlluSentence, is_conllu, read_lines
-from gatedrnn.studies.parsing import GATES, Parse
-from gatedrnn.training.run import load_run
+from gatedrnn.studies.parsing import GATES
+from gatedrnn.tasks import GrammarInduction, LanguageModelling
+from gatedrnn.training.run import Run, load_run
 from gatedrnn.trees import ALGORITHMS
 
 _WIDEST = 200  # words of a sentence that is drawn
@@ -40,7 +42,7 @@ class Options(arguments.Options):
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
     mapping: str | None = mapping_option("[the run's]")
     svg: str | None = option(None, "also draw each tree into DIR/00001.svg, …", "DIR")
-    conllu: bool = conllu_option("Distance in MISC and each tree in a comment")
+    conllu: bool = conllu_option("Distance in MISC (a grammar has none) and each tree in a comment")
 
 
 def run(options: Options) -> Found:
@@ -48,22 +50,31 @@ def run(options: Options) -> Found:
 
     Besides, sentences of CoNLL-U where FILE holds them.
     """
-    from gatedrnn.studies.parsing import default_layer, layer_named, parse_lines, parse_sentences
-
     check_conllu(options)
-    run = load_run(options.run)
-    layer = default_layer(run.model) if options.layer is None else layer_named(options.layer)
-    how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm}
-    how["mapping"] = options.mapping or run.config.data.mapping
+    run = load_run(options.run, (LanguageModelling.name, GrammarInduction.name))
+    of_sentences, of_lines, how = _parsers(run, options)
     if is_conllu(options.file):
         sentences, again = tee(conllu_sentences(options.file))
-        parses = parse_sentences(run.model, run.vocabulary, (each.words for each in again), **how)
+        parses = of_sentences(run.model, run.vocabulary, (each.words for each in again), **how)
         return Found(_records(parses, how, options), sentences)
     lines = (line for _, line in read_lines(options.file))
-    return Found(_records(parse_lines(run.model, run.vocabulary, lines, **how), how, options), None)
+    return Found(_records(of_lines(run.model, run.vocabulary, lines, **how), how, options), None)
 
 
-def _records(parses: Iterator[Parse], how: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
+def _parsers(run: Run, options: Options) -> tuple[Any, Any, dict[str, Any]]:
+    """What parses sentences, what parses lines, and how. Raises: ArgumentError: an option that runs of this task do not read."""
+    from gatedrnn.studies import parsing
+
+    how: dict[str, Any] = {"mapping": options.mapping or run.config.data.mapping}
+    if run.config.task == GrammarInduction.name:
+        check_gates_are_read(options)
+        return parsing.parse_by_grammar, parsing.parse_lines_by_grammar, how
+    layer = parsing.default_layer(run.model) if options.layer is None else parsing.layer_named(options.layer)
+    how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm, **how}
+    return parsing.parse_sentences, parsing.parse_lines, how
+
+
+def _records(parses: Iterator[Any], how: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
     """Records; trees are drawn."""
     found = False
     for number, parsed in enumerate(parses, 1):
@@ -84,7 +95,8 @@ def show(found: Found, options: Options) -> None:
         elif one["words"]:
             number += 1
             sentence = next(found.more) if found.more else ConlluSentence.of(one["words"], number)
-            distances = [{"Distance": f"{far:.6f}"} for far in one["distances"]]
+            known = one.get("distances")
+            distances = [{"Distance": f"{far:.6f}"} for far in known] if known else [{}] * len(one["words"])
             print(sentence.with_misc(distances, {"parse": one["tree"]}), end="")
 
 

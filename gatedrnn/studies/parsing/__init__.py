@@ -1,4 +1,4 @@
-"""Unsupervised constituency parsing: distances off a model's master gates, trees, scores beside baselines; trains nothing."""
+"""Unsupervised constituency parsing: trees off a model's master gates or by a grammar, scores beside baselines; trains nothing."""
 
 from gatedrnn.studies.parsing.distances import (
     GATES,
@@ -12,6 +12,7 @@ from gatedrnn.studies.parsing.distances import (
     read_sentences,
 )
 from gatedrnn.studies.parsing.evaluation import BASELINE_NAMES, ParsingResult, by_length, evaluate_parsing
+from gatedrnn.studies.parsing.grammars import GrammarParse, grammar_trees, parse_by_grammar, parse_lines_by_grammar
 from gatedrnn.studies.parsing.lines import align_lines, parse_lines, surprisal_records
 from gatedrnn.studies.parsing.parse import Parse, parse_sentences
 from gatedrnn.studies.parsing.voters import agreed_trees, agreements, induced_trees, layers_by_gold, read_gold
@@ -20,6 +21,7 @@ __all__ = [
     "BASELINE_NAMES",
     "GATES",
     "MEAN",
+    "GrammarParse",
     "Layer",
     "Parse",
     "ParsingResult",
@@ -31,11 +33,14 @@ __all__ = [
     "cells_with_master_gates",
     "default_layer",
     "evaluate_parsing",
+    "grammar_trees",
     "has_distances",
     "induced_trees",
     "layer_named",
     "layers_by_gold",
+    "parse_by_grammar",
     "parse_lines",
+    "parse_lines_by_grammar",
     "parse_sentences",
     "read_gold",
     "read_sentences",
