@@ -16,9 +16,11 @@ Options = Any
 def how(record: dict[str, Any]) -> str:
     """What was read and chosen, in a sentence."""
     said = f"words that count: rule {record['words']}"
-    if record["layer"] is not None:
+    if record["mapping"] is not None:
+        said += f"; looked up by rule {record['mapping']}"
+    if record["gate"] is not None:
         gates = shown(" and the ".join([record["gate"]] if isinstance(record["gate"], str) else record["gate"]))
-        said += f"; looked up by rule {record['mapping']}; distances from the {gates} gate"
+        said += f"; distances from the {gates} gate"
     selection = record.get("selection", {"runs": {}})
     for name, one in selection["runs"].items():
         found = ", ".join(f"{layer} {value:.1f}" for layer, value in one["B"].items())
@@ -88,7 +90,9 @@ def write_report(
 
     names = ", ".join(options.runs) or "trivial parsers alone"
     about = {"how": f"{names}; {how(record)}.", "treebank": Path(options.treebank).name}
-    about["row"] = next((name for name, _ in reversed(rows) if name.endswith(f", {options.algorithm}")), "")
+    about["row"] = next(
+        (name for name, _ in reversed(rows) if name.endswith((f", {options.algorithm}", ", grammar"))), ""
+    )
     about["command"] = options.said
     write_parsing_report(folder, record, rows, drawn, about)
     write_json(folder / "results.json", record)

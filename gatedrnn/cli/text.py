@@ -62,8 +62,8 @@ def check_conllu(options: Any, *others: str) -> None:
 
 
 def check_gates_are_read(options: Any) -> None:
-    """Raise ArgumentError if `--layer`, `--gate` or `--algorithm` is given where every run is a grammar, which reads none."""
-    for name in ("layer", "gate", "algorithm"):
+    """Raise ArgumentError if `--layer`, `--gate` or `--algorithm` (or `--select`) is given where every run is a grammar."""
+    for name in ("layer", "gate", "algorithm", "select"):
         if name in options.given:
             rule = "is read by runs of language_modelling only"
             raise ArgumentError(f"--{name}", rule, "a run of grammar", f"Drop --{name}")

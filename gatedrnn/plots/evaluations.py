@@ -52,7 +52,8 @@ def write_parsing_report(
     body += ["<h2>By length</h2>", card("F1 by protocol B", to_svg(figure))]
     body += _recall(results["label_recall"]) + _agreement(results) + _depth(results["depth"])
     if sentences:
-        below = "the distance at each boundary, and the master gate of every layer, the first run's"
+        gates = "; under it the distance at each boundary, and the master gate of every layer, the first run's"
+        below = gates if any(one["gates"] for one in sentences) else ""
         body += ["<h2>Sentences</h2>", KEY.format(below=below), *map(sentence_card, sentences)]
     for old in folder.glob("sentence-*.pdf"):
         old.unlink()
@@ -129,7 +130,7 @@ def _agreement(results: Mapping[str, Any]) -> list[str]:
     if "voters" not in results:
         return []
     names = [
-        f"{k}: {voter['run']}, layer {voter['layer']}, {_title(voter['gate'])}"
+        f"{k}: {voter['run']}, " + (f"layer {voter['layer']}, {_title(voter['gate'])}" if voter["gate"] else "grammar")
         for k, voter in enumerate(results["voters"], 1)
     ]
     rows = [(name, [f"{v:.1f}" for v in row], False) for name, row in zip(names, results["agreement"], strict=True)]

@@ -32,7 +32,7 @@ th:first-child, td:first-child { text-align: left; } tr.model td { font-weight: 
 vertical-align: middle; margin: 0 6px 0 14px; }
 """
 
-KEY = """<p class="key">Gold tree above the words, induced tree below; under it {below}.
+KEY = """<p class="key">Gold tree above the words, induced tree below{below}.
 <i style="background:var(--good)"></i>in both trees <i style="background:var(--own)"></i>in one alone</p>"""
 
 

@@ -67,6 +67,6 @@ the best any binary tree can reach against these gold trees.</p>
 {bars(((name.replace("_", " "), 100 * value, True) for name, value in results["agreement"].items()), chance=50)}
 <h2>Ten test sentences</h2>
 <p>The first ten of the test text with at least six words.</p>
-{KEY.format(below="the master forget gate that the tree is read from")}
+{KEY.format(below="; under it the master forget gate that the tree is read from")}
 {"".join(map(sentence_card, sentences))}"""
     write_text(path, page("A grammar learned from plain text", body, about["command"]))

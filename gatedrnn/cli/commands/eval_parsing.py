@@ -1,4 +1,4 @@
-"""`gatedrnn eval-parsing`: F1 of the trees off runs' master gates, beside baselines."""
+"""`gatedrnn eval-parsing`: F1 of the trees off runs' master gates, or by their grammars, beside baselines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,15 +10,16 @@ from rich.console import Console
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.cli.scores import print_scores, shown, write_report
-from gatedrnn.cli.text import ALGORITHM_TOLD, GATE_TOLD, LAYER_TOLD, mapping_option
+from gatedrnn.cli.text import ALGORITHM_TOLD, GATE_TOLD, LAYER_TOLD, check_gates_are_read, mapping_option
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import read_treebank
 from gatedrnn.studies.parsing import BASELINE_NAMES, GATES
+from gatedrnn.tasks import GrammarInduction, LanguageModelling
 from gatedrnn.training.run import Run, load_runs
 from gatedrnn.trees import ALGORITHMS, KEEP_RULES, Gold, gold_tree, sentence_f1
 
 Voters = dict[tuple[str, Any, str], Any]
-"""Trees of every gold sentence by run, layer and gate."""
+"""Trees of every gold sentence by run, layer and gate; a grammar has neither."""
 
 _DRAWN = 8  # sentences of a report, of so many words
 _FEWEST, _MOST = 8, 20
@@ -52,14 +53,17 @@ def run(options: Options) -> Found:
 
     if not options.runs and not options.baseline:
         raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
-    runs = load_runs(options.runs)
+    runs = load_runs(options.runs, (LanguageModelling.name, GrammarInduction.name))
+    if runs and all(map(_is_grammar, runs)):
+        check_gates_are_read(options)
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
     gold = [gold_tree(tree, words) for tree in read_treebank(options.treebank, bad if options.skip_bad else None)]
     options = replace(options, gate=tuple(dict.fromkeys(options.gate or GATES[:1])))
     sources, selection = _sources(runs, words, bad, options)
     voters = _voters(runs, sources, gold, options)
-    trees = _agreed(voters, gold)
+    weights = _weights(voters, runs)
+    trees = _agreed(voters, gold, weights)
     baselines = options.baseline or DEFAULT_BASELINES
 
     def scored(trees: Any, algorithm: str, names: Any = (), samples: int = 0) -> Any:
@@ -70,11 +74,11 @@ def run(options: Options) -> Found:
     chosen = trees[options.algorithm] if trees else None
     asked = options.by_length or options.out
     parts = by_length(gold, chosen, baselines, options.max_words) if asked else {}
-    record = _head(result, parts, words, runs, options) | _of_voters(voters, gold, scored, options) | selection
+    record = _head(result, parts, words, runs, options) | _of_voters(voters, weights, gold, scored, options) | selection
     record |= {"skipped": [str(error) for error in bad]} if options.skip_bad else {}
-    rows = _rows(voters, trees, scored) + [(shown(name), result.scores[name]) for name in baselines]
+    rows = _rows(voters, weights, trees, scored) + [(shown(name), result.scores[name]) for name in baselines]
     if options.out:
-        drawn = list(_drawn(runs[0], *next(iter(voters))[1:], gold, chosen, options)) if runs else []
+        drawn = list(_drawn(runs, voters, gold, chosen, options)) if runs else []
         write_report(Path(options.out), record, rows, drawn, options)
     return Found(record, rows)
 
@@ -82,6 +86,10 @@ def run(options: Options) -> Found:
 def show(found: Found, options: Options) -> None:
     """Tables, and what to open."""
     print_scores(found.record, found.more, options)
+
+
+def _is_grammar(run: Run) -> bool:
+    return run.config.task == GrammarInduction.name
 
 
 def _same_words(runs: list[Run], named: str | None) -> str:
@@ -104,7 +112,7 @@ def _sources(
     if options.select is None:
         if options.dev is not None:
             raise ArgumentError("--dev", "needs --select", "none", "Add --select layer=auto, or drop --dev")
-        layers = [named or [default_layer(run.model)] for run in runs]
+        layers = [[] if _is_grammar(run) else named or [default_layer(run.model)] for run in runs]
         return [[(layer, gate) for gate in options.gate for layer in own] for own in layers], {}
     if options.select != "layer=auto":
         raise ArgumentError("--select", "must be layer=auto", options.select, "Or name layers by --layer")
@@ -117,7 +125,7 @@ def _sources(
     sources, each = [], {}
     for run in runs:
         sources.append([])
-        for gate in options.gate:
+        for gate in () if _is_grammar(run) else options.gate:
             how = {"gate": gate, "mapping": _mapping(run, options)}
             by = layers_by_gold(run.model, run.vocabulary, dev, options.algorithm, **how)
             sources[-1].append((next(iter(by)), gate))
@@ -131,11 +139,15 @@ def _mapping(run: Run, options: Options) -> str:
 
 
 def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Gold], options: Options) -> Voters:
-    from gatedrnn.studies.parsing import induced_trees, read_gold
+    from gatedrnn.studies.parsing import grammar_trees, induced_trees, read_gold
 
     found: Voters = {}
     for run, own in zip(runs, sources, strict=True):
         with Console(stderr=True, quiet=options.json).status(f"reading {len(gold):,} sentences with {run.folder}"):
+            if _is_grammar(run):
+                trees = grammar_trees(run.model, run.vocabulary, gold, _mapping(run, options))
+                found[str(run.folder), None, ""] = trees
+                continue
             for gate in options.gate:
                 layers = [layer for layer, of in own if of == gate]
                 how: dict[str, Any] = {"gate": gate, "mapping": _mapping(run, options)}
@@ -144,19 +156,27 @@ def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Go
     return found
 
 
-def _agreed(voters: Voters, gold: list[Gold]) -> Any:
+def _weights(voters: Voters, runs: list[Run]) -> list[float] | None:
+    """What the vote of each voter counts: all runs of a task as much as all of another; None for runs of one task."""
+    from gatedrnn.studies.parsing import family_weights
+
+    tasks = {str(run.folder): run.config.task for run in runs}
+    return family_weights([tasks[folder] for folder, _, _ in voters])
+
+
+def _agreed(voters: Voters, gold: list[Gold], weights: list[float] | None) -> Any:
     """Trees by algorithm: the only voter's or the consensus; None without voters."""
     from gatedrnn.studies.parsing import agreed_trees
 
     each = list(voters.values())
-    return agreed_trees(each, gold) if len(each) > 1 else each[0] if each else None
+    return agreed_trees(each, gold, weights) if len(each) > 1 else each[0] if each else None
 
 
 def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options) -> dict[str, Any]:
     mappings = sorted({_mapping(run, options) for run in runs})
     head: dict[str, Any] = {"sentences": result.sentences, "algorithm": options.algorithm, "layer": None}
     gates = options.gate[0] if len(options.gate) == 1 else options.gate
-    head |= {"gate": gates if runs else None, "max_words": result.max_words, "words": words}
+    head |= {"gate": None if all(map(_is_grammar, runs)) else gates, "max_words": result.max_words, "words": words}
     head |= {"mapping": mappings[0] if len(mappings) == 1 else mappings or None, "scores": result.scores}
     if result.intervals:
         head["intervals"] = result.intervals
@@ -165,7 +185,9 @@ def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options
     return head | {"depth": result.depth, "label_recall": result.recall}
 
 
-def _of_voters(voters: Voters, gold: list[Gold], scored: Any, options: Options) -> dict[str, Any]:
+def _of_voters(
+    voters: Voters, weights: list[float] | None, gold: list[Gold], scored: Any, options: Options
+) -> dict[str, Any]:
     from gatedrnn.studies.parsing import agreements
 
     layers = [layer for _, layer, _ in voters]
@@ -173,8 +195,8 @@ def _of_voters(voters: Voters, gold: list[Gold], scored: Any, options: Options) 
         return {"layer": layers[0] if layers else None}
     own = [scored(trees, options.algorithm).scores["model"] for trees in voters.values()]
     each = [
-        {"run": run, "layer": layer, "gate": gate, "scores": one}
-        for (run, layer, gate), one in zip(voters, own, strict=True)
+        {"run": run, "layer": layer, "gate": gate or None, "weight": weight, "scores": one}
+        for (run, layer, gate), one, weight in zip(voters, own, weights or [1.0] * len(voters), strict=True)
     ]
     return {
         "layer": layers,
@@ -183,36 +205,55 @@ def _of_voters(voters: Voters, gold: list[Gold], scored: Any, options: Options) 
     }
 
 
-def _rows(voters: Voters, trees: Any, scored: Any) -> list[tuple[str, dict[str, float]]]:
-    """Rows of the table of scores: each voter, and their consensus, by both algorithms."""
-    several, gates = len({run for run, _, _ in voters}) > 1, {gate for _, _, gate in voters}
+def _rows(voters: Voters, weights: list[float] | None, trees: Any, scored: Any) -> list[tuple[str, dict[str, float]]]:
+    """Rows of the table of scores: each voter, and their consensus, by both algorithms where there are two."""
+    several, gates = len({run for run, _, _ in voters}) > 1, {gate for _, _, gate in voters if gate}
     rows = []
     for (run, layer, gate), own in voters.items():
+        if not gate:
+            rows.append((f"{run if several else 'model'}, grammar", scored(own, ALGORITHMS[0]).scores["model"]))
+            continue
         source = f"layer {layer}" if len(gates) == 1 else f"layer {layer}, {shown(gate)}"
         name = f"{run if several else 'model'}, {source}"
         rows += [(f"{name}, {a}", scored(own, a).scores["model"]) for a in ALGORITHMS]
     if len(voters) > 1:
-        rows += [(f"consensus of {len(voters)}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
+        name = f"consensus of {len(voters)}{', each family with the same weight' if weights else ''}"
+        rows += [(f"{name}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
     return rows
 
 
-def _drawn(run: Run, layer: Any, gate: str, gold: list[Gold], trees: Any, options: Options) -> Iterator[dict[str, Any]]:
-    """The first sentences of a middle length as `run` saw them, with the distances of `layer`: as many as a report draws."""
-    from gatedrnn.studies.parsing import read_gold
-
+def _drawn(runs: list[Run], voters: Voters, gold: list[Gold], trees: Any, options: Options) -> Iterator[dict[str, Any]]:
+    """The first sentences of a middle length, as many as a report draws, with distances and gates of the first run that has them."""
     most = min(_MOST, options.max_words or _MOST)
     middle = [k for k, tree in enumerate(gold) if _FEWEST <= len(tree) <= most]
     chosen = (middle or [k for k, tree in enumerate(gold) if 1 < len(tree) <= most])[:_DRAWN]
-    shown, every = [gold[k] for k in chosen], range(1, len(run.model.layers) + 1)
-    how: dict[str, Any] = {"gate": gate, "mapping": _mapping(run, options), "keep_gates": True}
-    readings = read_gold(run.model, run.vocabulary, shown, [*every, layer], **how)
-    for k, tree, reading in zip(chosen, shown, readings, strict=True):
+    shown = [gold[k] for k in chosen]
+    for k, tree, seen in zip(chosen, shown, _seen(runs, voters, shown, options), strict=True):
         whole = {tree.whole}
         yield {
             "words": tree.words,
             "gold": tree.labelled,
             "induced": sorted(trees[k]),
-            "gates": {f"layer {one}": reading.gates[one].tolist() for one in reversed(every)},
-            "distances": reading.distances[layer],
+            **seen,
             "f1": 100 * sentence_f1(trees[k] - whole, tree.spans - whole),
         }
+
+
+def _seen(runs: list[Run], voters: Voters, gold: list[Gold], options: Options) -> list[dict[str, Any]]:
+    """Gates and distances of each sentence in the first run that has them; none where every run is a grammar."""
+    from gatedrnn.studies.parsing import read_gold
+
+    run = next((run for run in runs if not _is_grammar(run)), None)
+    if run is None:
+        return [{"gates": {}, "distances": []} for _ in gold]
+    layer, gate = next((layer, gate) for folder, layer, gate in voters if folder == str(run.folder))
+    every = range(1, len(run.model.layers) + 1)
+    how: dict[str, Any] = {"gate": gate, "mapping": _mapping(run, options), "keep_gates": True}
+    readings = read_gold(run.model, run.vocabulary, gold, [*every, layer], **how)
+    return [
+        {
+            "gates": {f"layer {one}": reading.gates[one].tolist() for one in reversed(every)},
+            "distances": reading.distances[layer],
+        }
+        for reading in readings
+    ]

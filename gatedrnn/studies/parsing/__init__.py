@@ -1,4 +1,4 @@
-"""Unsupervised constituency parsing: trees off a model's master gates or by a grammar, scores beside baselines; trains nothing."""
+"""Unsupervised constituency parsing: trees off master gates or by a grammar, scores beside baselines; trains nothing."""
 
 from gatedrnn.studies.parsing.distances import (
     GATES,
@@ -15,7 +15,14 @@ from gatedrnn.studies.parsing.evaluation import BASELINE_NAMES, ParsingResult, b
 from gatedrnn.studies.parsing.grammars import GrammarParse, grammar_trees, parse_by_grammar, parse_lines_by_grammar
 from gatedrnn.studies.parsing.lines import align_lines, parse_lines, surprisal_records
 from gatedrnn.studies.parsing.parse import Parse, parse_sentences
-from gatedrnn.studies.parsing.voters import agreed_trees, agreements, induced_trees, layers_by_gold, read_gold
+from gatedrnn.studies.parsing.voters import (
+    agreed_trees,
+    agreements,
+    family_weights,
+    induced_trees,
+    layers_by_gold,
+    read_gold,
+)
 
 __all__ = [
     "BASELINE_NAMES",
@@ -33,6 +40,7 @@ __all__ = [
     "cells_with_master_gates",
     "default_layer",
     "evaluate_parsing",
+    "family_weights",
     "grammar_trees",
     "has_distances",
     "induced_trees",

@@ -39,14 +39,27 @@ def induced_trees(readings: Sequence[Reading], layer: Layer) -> Trees:
     return {a: [distances_to_spans(found, a) if found else set() for found in each] for a in ALGORITHMS}
 
 
-def agreed_trees(voters: Sequence[Trees], gold: Sequence[Gold]) -> Trees:
-    """The consensus of the voters' trees; the first one's where a sentence is too long for it."""
+def agreed_trees(voters: Sequence[Trees], gold: Sequence[Gold], weights: Sequence[float] | None = None) -> Trees:
+    """The consensus of the voters' trees; the first one's where a sentence is too long for it.
+
+    Args: weights: as in `consensus`.
+    """
 
     def one(algorithm: str, k: int) -> set[Span]:
         trees, n = [voter[algorithm][k] for voter in voters], len(gold[k])
-        return consensus(trees, n) if 0 < n <= LONGEST else trees[0]
+        return consensus(trees, n, weights) if 0 < n <= LONGEST else trees[0]
 
     return {algorithm: [one(algorithm, k) for k in range(len(gold))] for algorithm in ALGORITHMS}
+
+
+def family_weights(families: Sequence[str]) -> list[float] | None:
+    """What the vote of each voter counts so that every family counts the same; None where there is one family.
+
+    Args: families: of each voter.
+    """
+    if len(set(families)) < 2:
+        return None
+    return [1 / families.count(family) for family in families]
 
 
 def agreements(voters: Sequence[Sequence[set[Span]]], gold: Sequence[Gold]) -> list[list[float]]:
