@@ -317,7 +317,16 @@ def directly(name, A, W, add, *, scale=None, shift=0, back=False, team_size=1):
 @pytest.mark.parametrize("name", WIDTHS.values())
 def test_a_row_of_a_direct_product_depends_on_no_other_row_thread_or_order(name, kind):
     torch.manual_seed(7)
-    for M, N, K in [(1, 1, 1), (1, 12, 16), (2, 13, 5), (3, 24, 31), (8, 48, 33), (9, 50, 100), (30, 97, 130)]:
+    for M, N, K in [
+        (1, 1, 1),
+        (1, 12, 16),
+        (2, 13, 5),
+        (3, 24, 31),
+        (7, 24, 40),
+        (8, 48, 33),
+        (11, 50, 100),
+        (30, 97, 130),
+    ]:
         A, W, add, factors = drawn(kind, M, K), drawn(kind, N, K), drawn(kind, M, N), drawn(kind, N)
         for scale, shift in ((None, 0), (factors, 0), (None, N // 3), (factors, N - 1)):
             given = {"scale": scale, "shift": shift}

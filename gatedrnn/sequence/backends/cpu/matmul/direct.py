@@ -10,14 +10,12 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from gatedrnn.sequence.backends.cpu.matmul.panels import ceil_div, share
-from gatedrnn.sequence.backends.cpu.matmul.sizes import LINE
-from gatedrnn.sequence.backends.cpu.matmul.tiling import fetch_to_read
 from gatedrnn.sequence.backends.cpu.vector.lanewise import fused
-from gatedrnn.sequence.backends.cpu.vector.simd import I64, intrinsic, loaded, njit
+from gatedrnn.sequence.backends.cpu.vector.simd import I32, I64, declare, intrinsic, loaded, njit, overload
 
 _COLUMNS = 12  # at once: as many streams of memory as one row needs to read fast
-_HALF = _COLUMNS // 2  # for two rows: sums that fit 16 registers
-_FETCHING = 4  # pairs of rows from which on the next columns are fetched meanwhile; fewer would only wait for memory
+_HALF = _COLUMNS // 2  # for two rows: sums that fit 16 registers; for four: 32
+_FETCHING = 8  # rows from which on the next columns are fetched meanwhile; fewer would only wait for memory
 
 
 @njit
@@ -49,24 +47,34 @@ def multiply_direct(A, M, weight, C, back, work):
 @njit
 def _columns(A, lda, M, w, K, scale, scaled, C, ldc, back):
     """The product for `_COLUMNS` columns; of many rows, it also fetches the columns that come next."""
-    pairs = M // 2
+    tall = _tall(A)
+    blocks = M // tall
     after = w + (-_COLUMNS if back else _COLUMNS) * K
-    part = ceil_div(_HALF * K, pairs) if pairs >= _FETCHING else 0
-    for j in range(0, _COLUMNS if pairs else 0, _HALF):
-        for i in range(pairs):
-            for k in range(i * part, (i + 1) * part, LINE):
-                fetch_to_read((after if j else w + _HALF * K) + k)
-            _two_by_six(A + 2 * i * lda, lda, w + j * K, K, scale + j, scaled, C + (2 * i * ldc + j), ldc)
+    part, rate = ceil_div(_HALF * K, max(1, blocks)), (_HALF << 16) // max(1, blocks)
+    for j in range(0, _COLUMNS if M > 1 else 0, _HALF):
+        for i in range(blocks):
+            a, c, ahead = A + tall * i * lda, C + (tall * i * ldc + j), (after if j else w + _HALF * K) + i * part
+            if M < _FETCHING:
+                _high(a, lda, w + j * K, K, scale + j, scaled, c, ldc)
+            else:
+                _high_ahead(a, lda, w + j * K, K, scale + j, scaled, c, ldc, ahead, rate)
+        if M % tall > 1:
+            r = tall * blocks
+            _two_by_six(A + r * lda, lda, w + j * K, K, scale + j, scaled, C + (r * ldc + j), ldc)
     if M % 2:
         _one_by_twelve(A + (M - 1) * lda, lda, w, K, scale, scaled, C + (M - 1) * ldc, ldc)
 
 
-def _block(rows: int, columns: int) -> Any:
-    """The product of so many rows of A and of the weight, held in registers."""
+def _block(rows: int, columns: int, fetching: bool = False) -> Any:
+    """The product of so many rows of A and of the weight, held in registers.
 
-    def block(tyctx: Any, a: Any, lda: Any, w: Any, K: Any, scale: Any, scaled: Any, c: Any, ldc: Any) -> Any:
+    Args: fetching: it takes two arguments more, `ahead` and `rate`: for k reals of a row, the k · rate / 2¹⁶ reals at `ahead` are
+        fetched, a line a step: all at once they would keep the rows of A waiting.
+    """
+
+    def lowering(sig: Any) -> Any:
         def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            a, lda, w, K, scale, scaled, c, ldc = args
+            a, lda, w, K, scale, scaled, c, ldc, *further = args
             fe_type, zero = sig.args[0], ir.Constant(context.get_value_type(sig.args[0].vec), None)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(columns)] for _ in range(rows)]
 
@@ -74,6 +82,11 @@ def _block(rows: int, columns: int) -> Any:
                 return builder.gep(start, [builder.mul(distance, I64(i))])
 
             def step(k: Any, n: Any) -> None:
+                if fetching:
+                    ahead, rate = further
+                    far = builder.gep(ahead, [builder.ashr(builder.mul(k, rate), I64(16))])
+                    fetch = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [far.type, I32, I32, I32])
+                    builder.call(fetch, [far, I32(0), I32(3), I32(1)])
                 left = [loaded(context, builder, fe_type, builder.gep(row(a, lda, i), [k]), n) for i in range(rows)]
                 for j in range(columns):
                     right = loaded(context, builder, fe_type, builder.gep(row(w, K, j), [k]), n)
@@ -94,10 +107,19 @@ def _block(rows: int, columns: int) -> Any:
                             _add(builder, row(c, ldc, i), factor, totals[i])
             return context.get_dummy_value()
 
-        i = types.intp
-        return types.void(a, i, w, i, scale, i, c, i), lower
+        return sig, lower
 
-    return intrinsic(block)
+    i = types.intp
+
+    def block(tyctx: Any, a: Any, lda: Any, w: Any, K: Any, scale: Any, scaled: Any, c: Any, ldc: Any) -> Any:
+        return lowering(types.void(a, i, w, i, scale, i, c, i))
+
+    def block_ahead(
+        tyctx: Any, a: Any, lda: Any, w: Any, K: Any, scale: Any, scaled: Any, c: Any, ldc: Any, ahead: Any, rate: Any
+    ) -> Any:
+        return lowering(types.void(a, i, w, i, scale, i, c, i, ahead, i))
+
+    return intrinsic(block_ahead if fetching else block)
 
 
 def _totals(builder: Any, vectors: list[Any]) -> list[Any]:
@@ -137,5 +159,45 @@ def _add(builder: Any, c: Any, scale: Any, totals: list[Any]) -> None:
             start, at = start + n, at + n
 
 
-_two_by_six, _one_by_twelve = _block(2, _HALF), _block(1, _COLUMNS)
+def _registers(A: Any) -> int:
+    """How many a CPU with vectors of this type has: twice as many where they have 64 bytes."""
+    return 32 if A.lanes * A.real.bitwidth == 512 else 16
+
+
+def _tall(A: Any) -> Any:
+    """Rows of A that a block takes: 4 or 2."""
+
+
+def _high(a: Any, lda: Any, w: Any, K: Any, scale: Any, scaled: Any, c: Any, ldc: Any) -> Any:
+    """The block of so many rows and of six columns."""
+
+
+def _high_ahead(
+    a: Any, lda: Any, w: Any, K: Any, scale: Any, scaled: Any, c: Any, ldc: Any, ahead: Any, rate: Any
+) -> Any:
+    """The same, which also fetches."""
+
+
+@overload(_tall)
+def _tall_of(A):
+    rows = 4 if _registers(A) == 32 else 2
+    return lambda A: rows
+
+
+@overload(_high)
+def _high_of(a, lda, w, K, scale, scaled, c, ldc):
+    block = _four_by_six if _registers(a) == 32 else _two_by_six
+    return lambda a, lda, w, K, scale, scaled, c, ldc: block(a, lda, w, K, scale, scaled, c, ldc)
+
+
+@overload(_high_ahead)
+def _high_ahead_of(a, lda, w, K, scale, scaled, c, ldc, ahead, rate):
+    block = _four_ahead if _registers(a) == 32 else _two_ahead
+    return lambda a, lda, w, K, scale, scaled, c, ldc, ahead, rate: block(
+        a, lda, w, K, scale, scaled, c, ldc, ahead, rate
+    )
+
+
+_two_by_six, _one_by_twelve, _four_by_six = _block(2, _HALF), _block(1, _COLUMNS), _block(4, _HALF)
+_two_ahead, _four_ahead = _block(2, _HALF, True), _block(4, _HALF, True)
 _six_by_one, _one_by_one = _block(6, 1), _block(1, 1)
