@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The package as a user has it: built, installed into a clean environment, tested there without its sources beside it.
+# Build the wheel and the sdist, install the wheel into a clean environment, and run the tests of the sdist there, away from the sources.
 #   bash tests/installed.sh           with the versions of constraints.txt
-#   bash tests/installed.sh oldest    with the oldest version of each dependency that pyproject.toml admits
-# PYTHON names the interpreter (default python3), PYTEST what to run (default: every test). The wheel and the sdist stay in dist/.
+#   bash tests/installed.sh oldest    with the oldest versions that pyproject.toml admits and that can be installed together
+# PYTHON is the interpreter (default python3); PYTEST further arguments of pytest, such as "-n 1 tests/unit" (default: every test).
+# The wheel and the sdist stay in dist/. `oldest` downloads PyTorch 2.6, on Linux with CUDA (3 GB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -10,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 "$python" -m venv "$work/build"
-"$work/build/bin/pip" install --disable-pip-version-check -q build
+"$work/build/bin/pip" install --disable-pip-version-check -q build uv
 rm -rf dist
 "$work/build/bin/python" -m build --outdir dist . > "$work/build.log" || { cat "$work/build.log"; exit 1; }
 ls -l dist
@@ -18,12 +19,8 @@ ls -l dist
 versions=constraints.txt
 if [ "${1:-}" = oldest ]; then
     versions=$work/oldest.txt
-    "$python" - > "$versions" <<'PYTHON'
-import re, tomllib
-for needed in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]:
-    name, version = re.fullmatch(r"([\w-]+)(?:\[.*\])?>=([\w.]+)", needed).groups()
-    print(f"{name}=={version}")
-PYTHON
+    "$work/build/bin/uv" pip compile -q --resolution lowest-direct --python "$work/build/bin/python" --extra test \
+        --no-header --no-annotate -o "$versions" pyproject.toml > /dev/null
     cat "$versions"
 fi
 
@@ -31,6 +28,8 @@ fi
 "$work/clean/bin/pip" install --disable-pip-version-check -q -c "$versions" "$(echo dist/*.whl)[test]"
 tar -xzf dist/*.tar.gz -C "$work"
 cd "$work"/gatedrnn-*/
-rm -r gatedrnn  # so that only the installed package can be found
-"$work/clean/bin/python" -c 'import gatedrnn, torch; print(gatedrnn.__file__, gatedrnn.__version__, torch.__version__)'
-PATH="$work/clean/bin:$PATH" "$work/clean/bin/python" -m pytest -n auto --maxprocesses 8 --dist loadfile ${PYTEST:-}
+rm -r gatedrnn gatedrnn.egg-info # only the installed package can be found
+export PATH="$work/clean/bin:$PATH"
+python -c 'import gatedrnn, torch; print(gatedrnn.__file__, gatedrnn.__version__, torch.__version__)'
+# shellcheck disable=SC2086 # several arguments
+python -m pytest -n auto --maxprocesses 8 --dist loadfile ${PYTEST:-}

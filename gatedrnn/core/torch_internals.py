@@ -227,3 +227,4 @@ Publicly: nothing; what needs it says so."""
 
 Ints = typing.List[int]  # noqa: UP006 - see above
 Floats = typing.List[float]  # noqa: UP006 - see above
+Tensors = typing.List[Tensor]  # noqa: UP006 - see above

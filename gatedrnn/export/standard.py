@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gatedrnn.cells import coupled, gru, lstm, peephole, rnn
 from gatedrnn.cells.spec import Spec
+from gatedrnn.core.torch_internals import Tensors
 from gatedrnn.layers import RecurrentBase
 from gatedrnn.sequence import Request, Result, fold, scale
 
@@ -93,9 +94,9 @@ def standard(layer: RecurrentBase, place: int) -> Standard | None:
 
 @torch.library.custom_op("gatedrnn_onnx::standard", mutates_args=())
 def _standard(
-    x: Tensor, states: list[Tensor], lengths: Tensor, W: Tensor, R: Tensor, B: Tensor, P: Tensor | None, name: str, how: str,
+    x: Tensor, states: Tensors, lengths: Tensor, W: Tensor, R: Tensor, B: Tensor, P: Tensor | None, name: str, how: str,
     hidden_size: int, reverse: bool,
-) -> list[Tensor]:  # fmt: skip
+) -> Tensors:  # fmt: skip
     """Stands for the operator in a graph: output [T, B, H] and final states [B, H]."""
     raise NotImplementedError("it is exported, not run")
 
