@@ -58,11 +58,21 @@ class StreamBatches:
         batch_size: B, stretches side by side.
         lengths: T of each window, as `window_lengths` gives them.
         first_input: the id that precedes the stream, `<eos>`.
+        rotation: seed and epoch, to rotate each stretch by a random number of its tokens (Press 2019, Partially shuffling the
+            training data to improve language models); None for the text's own order.
     """
 
-    def __init__(self, tokens: np.ndarray, batch_size: int, lengths: Sequence[int], first_input: int) -> None:
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        batch_size: int,
+        lengths: Sequence[int],
+        first_input: int,
+        rotation: tuple[int, int] | None = None,
+    ) -> None:
         self._tokens, self._size, self._first = tokens, batch_size, first_input
         self._stretch = -(-len(tokens) // batch_size)
+        self._shifts = self._rotations(rotation)
         self._ends = np.minimum(np.cumsum(lengths), self._stretch)
 
     def __len__(self) -> int:
@@ -74,13 +84,29 @@ class StreamBatches:
         targets = np.full((end - begin, self._size), PAD_TARGET, np.int64)
         for b in range(self._size):
             start = b * self._stretch
-            low, high = start + begin, min(start + end, len(self._tokens))
-            if high <= low:
-                continue
-            targets[: high - low, b] = self._tokens[low:high]
-            skip = 1 if low == 0 else 0
-            inputs[skip : high - low, b] = self._tokens[low - 1 + skip : high - 1]
+            stop = min(start + self._stretch, len(self._tokens))
+            size = stop - start
+            for at, low, high in self._pieces(begin, min(end, size), size, int(self._shifts[b])):
+                count = high - low
+                targets[at : at + count, b] = self._tokens[start + low : start + high]
+                skip = 1 if start + low == 0 else 0
+                inputs[at + skip : at + count, b] = self._tokens[start + low - 1 + skip : start + high - 1]
         return Window(inputs, targets, int((targets != PAD_TARGET).sum()))
+
+    def _rotations(self, draw: tuple[int, int] | None) -> np.ndarray:
+        """By how many tokens each stretch is rotated."""
+        if draw is None:
+            return np.zeros(self._size, np.int64)
+        sizes = np.clip(len(self._tokens) - self._stretch * np.arange(self._size), 1, self._stretch)
+        return np.random.default_rng([*draw, 1]).integers(sizes)
+
+    @staticmethod
+    def _pieces(begin: int, end: int, size: int, shift: int) -> Iterator[tuple[int, int, int]]:
+        """Where tokens begin … end − 1 of a rotated stretch lie: (place in the window, first, last + 1 in the stretch)."""
+        turn = size - shift  # from here on, what was the beginning
+        for low, high, moved in ((begin, min(end, turn), shift), (max(begin, turn), end, -turn)):
+            if low < high:
+                yield low - begin, low + moved, high + moved
 
 
 class SentenceBatches:

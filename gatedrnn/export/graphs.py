@@ -167,12 +167,13 @@ def _language_model(model: Any) -> list[_Kind]:
     layers, V = list(model.layers), model.embedding.num_embeddings
 
     def read(model: Any, tokens: Tensor, lengths: Tensor | None, states: tuple[Tensor, ...]) -> Read:
-        hidden, finals, traces = model.embedding(tokens), [], []
+        hidden, finals, traces, outputs = model.embedding(tokens), [], [], []
         for layer, state in zip(model.layers, _by_layer(layers, states), strict=True):
             hidden, after, *trace = layer(hidden, as_hx(state), lengths=lengths, return_gates=_traced(layer))
             finals.append(after if isinstance(after, tuple) else (after,))
             traces += trace[0] if trace else []
-        return {"logits": model.decoder(hidden)} | _masters(traces), _state_outputs(layers, finals)
+            outputs.append(hidden)
+        return {"logits": model.decoder(model.combined(outputs))} | _masters(traces), _state_outputs(layers, finals)
 
     def sequence(model: Any, tokens: Tensor, lengths: Tensor, *states: Tensor) -> dict[str, Tensor]:
         outputs, after = read(model, tokens, lengths, states)

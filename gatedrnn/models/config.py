@@ -57,7 +57,7 @@ class CellSection:
                 advice = nearest(str(name), cell.options) if cell.options else f"{self.cell} has no options"
                 raise ArgumentError(owner, "unknown key", None, advice)
             if all(value not in (other.options[name], other.advised.get(name)) for other in others):
-                rule = f"is read by {', '.join(other.name for other in others)} only"
+                rule = f"applies only to {', '.join(other.name for other in others)}"
                 raise ArgumentError(owner, rule, f"{value!r} with cell={self.cell}", "Leave it out")
         return found
 
@@ -92,6 +92,8 @@ class LanguageModelConfig(CellSection):
         embedding_size: width of a word's embedding.
         hidden_sizes: hidden units of each layer, first to last.
         tied: the decoder shares the embedding's weights; the last hidden size must be the embedding size.
+        skip_connections: the decoder reads the sum of all layers' outputs instead of the last one's; all must have one size.
+        forget_bias: the initial bias of each forget gate; null for the layers' own initialisation.
         options: the cell's own, such as {chunk_size: 10}; one that is left out becomes what the cell advises.
         gates: temperature and noise; null, or a key left out, for what belongs to the cell.
         embedding_dropout: probability that a word's whole embedding is dropped.
@@ -108,6 +110,8 @@ class LanguageModelConfig(CellSection):
     embedding_size: int = 300
     hidden_sizes: tuple[int, ...] = (300, 300)
     tied: bool = True
+    skip_connections: bool = False
+    forget_bias: float | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     gates: Gates | None = None
     embedding_dropout: float = 0.0
@@ -122,6 +126,12 @@ class LanguageModelConfig(CellSection):
             got = f"hidden_sizes={list(self.hidden_sizes)}, embedding_size={self.embedding_size}"
             advice = f"End hidden_sizes with {self.embedding_size}, or set tied: false"
             raise ArgumentError("model.tied", "the last hidden size must equal the embedding size", got, advice)
+        if self.skip_connections and len(set(self.hidden_sizes)) > 1:
+            rule, got = "needs hidden layers of one size", f"hidden_sizes={list(self.hidden_sizes)}"
+            raise ArgumentError("model.skip_connections", rule, got, "Make them equal, or set skip_connections: false")
+        if self.forget_bias is not None and "forget_gate" not in {g.name for g in CELLS[self.cell].make_spec(1).gates}:
+            rule = "needs a cell with a forget gate"
+            raise ArgumentError("model.forget_bias", rule, f"cell={self.cell}", "Leave it out")
 
 
 @dataclass(frozen=True)

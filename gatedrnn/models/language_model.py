@@ -3,7 +3,7 @@
 Dimensions: T time, B batch, V vocabulary, E embedding, H hidden.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -28,7 +28,7 @@ class LanguageModelOutput(NamedTuple):
         loss: mean cross-entropy in nats, None without targets.
         states: final states by layer, each state [1, B, H]; pass them on to carry context over windows.
         gates: traces by layer if asked for, {gate name: [T, B, N]}, else None.
-        hidden: the last layer's output [T, B, H].
+        hidden: the last layer's output [T, B, H]; with skip connections the sum of all layers' outputs.
         dropped: the same after output dropout, what the decoder reads.
     """
 
@@ -69,6 +69,7 @@ class LanguageModel(PretrainedModel):
             Recurrent(config.cell, before, after, **shared, **config.options)
             for before, after in zip(widths, config.hidden_sizes, strict=False)
         )
+        self._set_forget_bias()
         self.decoder = nn.Linear(config.hidden_sizes[-1], config.vocabulary_size)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
@@ -76,6 +77,17 @@ class LanguageModel(PretrainedModel):
             self.decoder.weight = self.embedding.weight
         else:
             nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
+
+    @torch.no_grad()
+    def _set_forget_bias(self) -> None:
+        """Fill the biases of forget gates as the configuration says (Jozefowicz, Zaremba & Sutskever 2015)."""
+        if self.config.forget_bias is None:
+            return
+        for layer in self.layers:
+            rows: Any = [gate.rows for gate in layer.spec.gates]  # type: ignore[union-attr]
+            names = [gate.name for gate in layer.spec.gates]  # type: ignore[union-attr]
+            for name, value in (("bias_ih_l0", self.config.forget_bias), ("bias_hh_l0", 0.0)):
+                getattr(layer, name).split(rows)[names.index("forget_gate")].fill_(value)
 
     @property
     def shared(self) -> dict[str, str]:
@@ -166,6 +178,7 @@ class LanguageModel(PretrainedModel):
         hidden = self.input_dropout(embedded)
         finals: States = []
         traces: list[Trace] = []
+        outputs: list[Tensor] = []
         for index, layer in enumerate(self.layers[:depth]):  # type: ignore[arg-type]
             if index:
                 hidden = self.hidden_dropout(hidden)
@@ -173,7 +186,12 @@ class LanguageModel(PretrainedModel):
             hidden, state, *found = layer(hidden, before, lengths=lengths, return_gates=index in traced and gates)
             finals.append(state if isinstance(state, tuple) else (state,))
             traces += found[0] if found else []
-        return hidden, finals, traces
+            outputs = [*outputs, hidden] if self.config.skip_connections else [hidden]
+        return self.combined(outputs), finals, traces
+
+    def combined(self, outputs: Sequence[Tensor]) -> Tensor:
+        """What output dropout and the decoder read of the layers' outputs [T, B, H], lowest first."""
+        return torch.stack(tuple(outputs)).sum(0) if self.config.skip_connections else outputs[-1]
 
     def _ids(self, name: str, ids: Tensor) -> Tensor:
         """`ids` as int64; their range is checked where that takes no wait for a device, and targets may be −100."""

@@ -7,9 +7,11 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.sequence import choices
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("plateau", "cosine", "constant")
+SCHEDULES = ("plateau", "cosine", "one_cycle", "constant")
 UNITS = ("stream", "sentence")
-WINDOWS = ("unit", "sequence_length", "random_lengths", "activation_penalty", "temporal_penalty")
+WINDOWS = (
+    "unit", "sequence_length", "random_lengths", "partial_shuffle", "reset_probability", "activation_penalty", "temporal_penalty",
+)  # fmt: skip
 """Keys of windows of a stream, and of penalties on what its layers give."""
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
@@ -26,12 +28,16 @@ class TrainingConfig:
         unit: stream (state carried over windows) or sentence (batched by length, state afresh).
         batch_size: stretches of the text, or sentences, read side by side, over all processes.
         sequence_length: steps of truncated back-propagation.
+        partial_shuffle: rotate each stretch of the stream by a random number of tokens in every epoch.
+        reset_probability: the probability that a stretch starts a window from the zero state instead of the carried one.
         random_lengths: draw each window's length around sequence_length, the learning rate in proportion.
         optimizer: adam, adamw or sgd.
         betas: of adam and adamw: how much of its running means of gradients and of their squares each step keeps.
         learning_rate: after warm-up.
         warmup_steps: over which the learning rate rises from 0.
-        schedule: plateau, cosine (to 0 over all epochs, or over the minutes if they end first) or constant.
+        schedule: plateau, cosine (to 0), one_cycle (up, constant, down) or constant; cosine and one_cycle run over all epochs, or
+            over the minutes if these end first.
+        peak_beta: with one_cycle, the first of `betas` at the highest learning rate; it moves there and back with the rate.
         plateau_factor: the learning rate is multiplied by it after an epoch that does not improve enough.
         plateau_threshold: the share of the validation loss by which an epoch must improve on the best.
         final_temperature: what the gates' τ in training comes to, geometrically, over all epochs or the minutes.
@@ -43,6 +49,8 @@ class TrainingConfig:
         average_interval: weights are averaged from the first epoch on that is no better than the best one before the last so
             many (NT-ASGD, with sgd); never without it.
         average_epoch: averaged from the end of this epoch on at the latest; never without it.
+        average_decay: averages are exponential: after each step the average keeps this share of itself. Without average_interval
+            and average_epoch it starts with the first step; null for the mean over all steps.
         evaluation_batch_size: stretches side by side in validation.
         checkpoint_minutes: between checkpoints; there is one after each epoch too.
         tensorboard: also log to RUN/tensorboard.
@@ -62,11 +70,14 @@ class TrainingConfig:
     batch_size: int = 20
     sequence_length: int = 35
     random_lengths: bool = False
+    partial_shuffle: bool = False
+    reset_probability: float = 0.0
     optimizer: str = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
     learning_rate: float = 0.002
     warmup_steps: int = 0
     schedule: str = "plateau"
+    peak_beta: float | None = None
     plateau_factor: float = 0.5
     plateau_threshold: float = 0.01
     final_temperature: float | None = None
@@ -77,6 +88,7 @@ class TrainingConfig:
     temporal_penalty: float = 0.0
     average_interval: int | None = None
     average_epoch: int | None = None
+    average_decay: float | None = None
     evaluation_batch_size: int = 32
     checkpoint_minutes: float = 10.0
     tensorboard: bool = False
@@ -114,9 +126,18 @@ class TrainingConfig:
         one_of("training.unit", self.unit, UNITS)
         one_of("training.precision", self.precision, PRECISIONS)
         one_of("training.backend", self.backend, choices())
-        if self.random_lengths and self.unit == "sentence":
-            advice = "Set random_lengths: false, or unit: stream"
-            raise ArgumentError("training.random_lengths", "needs unit: stream", "unit: sentence", advice)
+        probability("training.reset_probability", self.reset_probability)
+        for name in ("random_lengths", "partial_shuffle", "reset_probability"):
+            if getattr(self, name) and self.unit == "sentence":
+                advice = f"Leave {name} out, or set unit: stream"
+                raise ArgumentError(f"training.{name}", "needs unit: stream", "unit: sentence", advice)
+        self._check_average_decay()
+
+    def _check_average_decay(self) -> None:
+        """Raises ArgumentError: it does not lie in [0, 1)."""
+        if self.average_decay is not None and not 0 <= self.average_decay < 1:
+            advice = "Give a number such as 0.999"
+            raise ArgumentError("training.average_decay", "must lie in [0, 1)", self.average_decay, advice)
 
     def _check_betas(self) -> None:
         """Raises ArgumentError: not two numbers in [0, 1), or given to an optimiser that has none."""
@@ -127,3 +148,13 @@ class TrainingConfig:
         if self.optimizer == "sgd" and betas != type(self).betas:
             got = f"{list(betas)} with optimizer: sgd"
             raise ArgumentError("training.betas", "needs optimizer: adam or adamw", got, "Leave it out")
+        if self.peak_beta is None:
+            return
+        if not 0 <= self.peak_beta < 1:
+            raise ArgumentError("training.peak_beta", "must lie in [0, 1)", self.peak_beta, "Give a number such as 0.7")
+        if self.schedule != "one_cycle" or self.optimizer == "sgd":
+            rule, got = (
+                "needs schedule: one_cycle and optimizer: adam or adamw",
+                f"{self.schedule} and {self.optimizer}",
+            )
+            raise ArgumentError("training.peak_beta", rule, got, "Leave it out")

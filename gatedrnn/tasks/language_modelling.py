@@ -9,8 +9,8 @@ from typing import Any, ClassVar, final
 import torch
 from torch import nn
 
-from gatedrnn.core.checks import positive_int
-from gatedrnn.core.errors import CheckpointError, DataError
+from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits, write_corpus
 from gatedrnn.data.batching import SentenceBatches, StreamBatches, Window, window_lengths
 from gatedrnn.data.text import rereadable
@@ -19,7 +19,7 @@ from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates, gates_by_word, stream_gates
 from gatedrnn.tasks.penalties import penalties
-from gatedrnn.tasks.perplexity import evaluate
+from gatedrnn.tasks.perplexity import best_temperature, evaluate
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import checksum, on
 
@@ -33,7 +33,7 @@ class LanguageModelling:
     model: ClassVar[type] = LanguageModelConfig
     measure: ClassVar[str] = "perplexity"
     rated: ClassVar[str] = "perplexity"
-    reads: ClassVar[tuple[str, ...]] = ("batch_size", "reset", "cache", "dynamic")
+    reads: ClassVar[tuple[str, ...]] = ("batch_size", "reset", "temperature", "cache", "dynamic")
     unit: ClassVar[str] = "tokens"
     files: ClassVar[tuple[str, ...]] = (VOCABULARY_FILE, TOKENIZER_FILE)
     training: ClassVar[TrainingConfig] = TrainingConfig()
@@ -107,7 +107,8 @@ class LanguageModelling:
             return SentenceBatches(tokens, training.batch_size, self._eos, training.seed, epoch)
         draw = (training.seed, epoch) if training.random_lengths else None
         lengths = window_lengths(len(tokens), training.batch_size, training.sequence_length, draw)
-        return StreamBatches(tokens, training.batch_size, lengths, self._eos)
+        rotation = (training.seed, epoch) if training.partial_shuffle else None
+        return StreamBatches(tokens, training.batch_size, lengths, self._eos, rotation)
 
     def loss(
         self,
@@ -121,7 +122,7 @@ class LanguageModelling:
         """Cross-entropy of the next token, AR and TAR beside it."""
         inputs_TB, targets_TB = on(device, batch.inputs_TB), on(device, batch.targets_TB)
         lengths_B = None if batch.lengths_B is None else on(device, batch.lengths_B)
-        states = carried if training.unit == "stream" else None
+        states = _reset(carried, training.reset_probability) if training.unit == "stream" else None
         output = model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
         return Loss(output.loss, penalties(training, output, lengths_B), output.states)
 
@@ -146,9 +147,18 @@ class LanguageModelling:
     @staticmethod
     def evaluate(model: nn.Module, held: Vocabulary, text: Corpus, how: Mapping[str, Any]) -> Evaluation:
         """Perplexity, and bits per character where tokens are not words. Args: how: as for `gatedrnn.tasks.perplexity`."""
-        batch_size, reset, cache, dynamic = (how[name] for name in LanguageModelling.reads)
-        size = positive_int("--batch-size", batch_size)
-        result = evaluate(model, text["text"], held, batch_size=size, reset=reset, cache=cache, dynamic=dynamic)
+        batch_size, reset, _, cache, dynamic = (how[name] for name in LanguageModelling.reads)
+        size, temperature = positive_int("--batch-size", batch_size), _temperature(model, held, how)
+        result = evaluate(
+            model,
+            text["text"],
+            held,
+            batch_size=size,
+            reset=reset,
+            temperature=temperature,
+            cache=cache,
+            dynamic=dynamic,
+        )
         found: dict[str, Any] = asdict(result)
         lines = [
             f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats a token  {result.tokens} tokens"
@@ -162,6 +172,9 @@ class LanguageModelling:
         named = {"cache": "continuous cache", "dynamic": "dynamic evaluation"}
         state = "state reset at each sentence" if reset else f"state carried, batch size {batch_size}"
         added = [f"{named[k]} ({', '.join(f'{name} {x:g}' for name, x in s.items())})" for k, s in settings.items()]
+        if temperature != 1:
+            found["temperature"] = temperature
+            added.append(f"temperature {temperature:g}{' (best on valid)' if how['temperature'] == 'auto' else ''}")
         unknown = text.unknown["text"]
         told = f"{unknown} tokens ({100 * unknown / result.tokens:.1f} %) are <unk>"
         return Evaluation(
@@ -185,6 +198,26 @@ class LanguageModelling:
     def gates_by_word(model: Any, held: Vocabulary, sentence: str, mapping: str) -> WordGates:
         """Of a sentence by itself."""
         return gates_by_word(model, held, sentence, mapping)
+
+
+def _reset(states: Any, probability: float) -> Any:
+    """Carried states by layer, with those of each stretch set to zero with this probability."""
+    if states is None or not probability:
+        return states
+    first = states[0][0]
+    kept_B1 = (torch.rand(first.shape[-2], device=first.device) >= probability)[:, None]
+    return [tuple(torch.where(kept_B1, state, 0) for state in layer) for layer in states]
+
+
+def _temperature(model: nn.Module, held: Vocabulary, how: Mapping[str, Any]) -> float:
+    """What logits are divided by. Raises: ArgumentError: it is no positive number and not "auto"."""
+    if how["temperature"] == "auto":
+        return best_temperature(model, how["valid"]["text"], held)
+    try:
+        return positive_number("--temperature", float(how["temperature"]))
+    except ValueError:
+        rule = "must be a number above 0, or auto"
+        raise ArgumentError("--temperature", rule, repr(how["temperature"]), "Write --temperature 0.95") from None
 
 
 def _settings(what: Any) -> dict[str, float]:

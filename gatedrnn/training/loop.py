@@ -37,7 +37,7 @@ from gatedrnn.training.run import (
     write_begun,
     write_metrics,
 )
-from gatedrnn.training.schedule import gates_at, no_longer_better, plateau, rate, starts_averaging
+from gatedrnn.training.schedule import betas, gates_at, no_longer_better, plateau, rate, starts_averaging
 from gatedrnn.training.signals import signals
 from gatedrnn.training.state import Progress, TrainingState, check_same
 
@@ -152,7 +152,12 @@ class Loop:
             project="" if project is None else project.name,
         )
         own: Any = self.optimizer
-        self.state = TrainingState(model, own.optimizer, fabric.strategy.precision, progress, project)
+        state = TrainingState(
+            model, own.optimizer, fabric.strategy.precision, progress, project, average_decay=training.average_decay
+        )
+        if starts_averaging(training, []):
+            state.average = Average(model, training.average_decay)
+        self.state = state
         layers = [layer for layer in model.modules() if isinstance(layer, RecurrentBase)]
         self.gates = [(layer, layer.gates) for layer in layers]
         self.session_began = self.saved_at = time.monotonic()
@@ -201,7 +206,7 @@ class Loop:
         state.average = None
         load_weights(self.folder, state.model)
         state.optimizer.load_state_dict(_optimizer(state.model, self.config.training).state_dict())
-        state.average = Average(state.model)
+        state.average = Average(state.model, self.config.training.average_decay)
         p.stage, p.base_rate, p.losses, p.averaged = "finetune", self.config.training.learning_rate, [], 0
         self._checkpoint()
 
@@ -243,10 +248,12 @@ class Loop:
         """One optimiser step; this process's share of the loss, times the number of processes."""
         training, state, p = self.config.training, self.state, self.state.progress
         batch = whole.part(self.fabric.global_rank, self.fabric.world_size)
-        main = training if p.stage == "main" else replace(training, schedule="constant", warmup_steps=0)
+        main = training if p.stage == "main" else replace(training, schedule="constant", warmup_steps=0, peak_beta=None)
         now = rate(main, p.base_rate, p.step, steps * training.epochs, whole.steps, self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now
+            if training.peak_beta is not None:
+                group["betas"] = betas(main, p.step, steps * training.epochs, self.spent)
         if training.final_temperature is not None or training.final_noise_probability is not None:
             for layer, gates in self.gates:
                 layer.gates = gates_at(training, gates, p.step, steps * training.epochs, self.spent)
@@ -297,7 +304,7 @@ class Loop:
             "best": improved,
         }
         if state.average is None and starts_averaging(training, p.losses):
-            state.average = Average(state.model)
+            state.average = Average(state.model, training.average_decay)
         p.epoch, p.batch, p.total_nats, p.count, state.carried = p.epoch + 1, 0, 0.0, 0, None
         p.metrics = [*p.metrics, record]
         if self.fabric.is_global_zero:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 from gatedrnn.gates import Gates
 from gatedrnn.training.config import TrainingConfig
@@ -19,9 +20,42 @@ def rate(training: TrainingConfig, base: float, step: int, steps: int, length: i
     if step < training.warmup_steps:
         base *= (step + 1) / training.warmup_steps
     elif training.schedule == "cosine":
-        done = max(spent, (step - training.warmup_steps) / max(1, steps - training.warmup_steps))
-        base *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+        base *= 0.5 * (1 + math.cos(math.pi * _done(training, step, steps, spent)))
+    elif training.schedule == "one_cycle":
+        base *= one_cycle(_done(training, step, steps, spent))
     return base * length / training.sequence_length if training.random_lengths else base
+
+
+def _done(training: TrainingConfig, step: int, steps: int, spent: float) -> float:
+    """The share of the schedule, after warm-up, that is over."""
+    return min(1.0, max(spent, (step - training.warmup_steps) / max(1, steps - training.warmup_steps)))
+
+
+_CYCLE = (0.0, 0.1), (1 / 12, 1.0), (1 / 2, 1.0), (11 / 12, 0.1), (1.0, 0.001)
+
+
+def one_cycle(done: float) -> float:
+    """The share of the highest learning rate when this share of training is over, linear between five points.
+
+    Equations: Smith 2018 (A disciplined approach to neural network hyper-parameters); the lengths of the phases are those of
+    public 90-epoch recipes for language models: 7.5 up, 37.5 constant, 37.5 down, 7.5 to almost 0.
+    """
+    for (start, low), (end, high) in pairwise(_CYCLE):
+        if done <= end:
+            return low + (high - low) * (done - start) / (end - start)
+    return _CYCLE[-1][1]
+
+
+def betas(training: TrainingConfig, step: int, steps: int, spent: float = 0.0) -> tuple[float, float]:
+    """Adam's betas at one step: the first moves from `betas` to `peak_beta` and back as the learning rate rises and falls.
+
+    Args: step, steps, spent: as in `rate`.
+    """
+    first, second = training.betas
+    if training.peak_beta is None:
+        return first, second
+    height = (one_cycle(_done(training, step, steps, spent)) - 0.1) / 0.9
+    return first + (training.peak_beta - first) * max(0.0, height), second
 
 
 def gates_at(training: TrainingConfig, gates: Gates, step: int, steps: int, spent: float = 0.0) -> Gates:
@@ -53,5 +87,7 @@ def no_longer_better(losses_nats: list[float], interval: int | None) -> bool:
 
 def starts_averaging(training: TrainingConfig, losses_nats: list[float]) -> bool:
     """Whether weights are averaged from now on, after as many epochs as there are validation losses."""
+    if training.average_decay is not None and training.average_epoch is None and training.average_interval is None:
+        return True
     fixed = training.average_epoch is not None and len(losses_nats) >= training.average_epoch
     return fixed or no_longer_better(losses_nats, training.average_interval)

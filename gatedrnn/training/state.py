@@ -86,6 +86,7 @@ class TrainingState:
         optimizer: PyTorch's own.
         precision: Fabric's, which may scale losses.
         project: how weights are projected, if they are.
+        average_decay: of the average, see `Average`.
         average: of the weights, once there is one.
         carried: states for the next batch, by layer.
     """
@@ -95,6 +96,7 @@ class TrainingState:
     precision: Any
     progress: Progress
     project: Project | None = None
+    average_decay: float | None = None
     average: Average | None = None
     carried: Sequence[tuple[Tensor, ...]] | None = None
 
@@ -149,7 +151,7 @@ class TrainingState:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.precision.load_state_dict(precision)
         if p.averaged is not None:
-            self.average = Average(self.model)
+            self.average = Average(self.model, self.average_decay)
             self.average.steps = p.averaged
             for k, mean in enumerate(self.average.means):
                 mean.copy_(tensors[f"average.{k}"])

@@ -48,12 +48,21 @@ AWD = {
     "average_interval": 1,
     "finetune_epochs": 2,
 }
+CYCLE = {
+    "schedule": "one_cycle",
+    "betas": (0.8, 0.99),
+    "peak_beta": 0.7,
+    "partial_shuffle": True,
+    "reset_probability": 0.3,
+    "average_decay": 0.9,
+}
 SETTINGS = {
     "adam": (MODEL, {}),
     "adamw, cosine": (MODEL, {"optimizer": "adamw", "schedule": "cosine", "warmup_steps": 5, "weight_decay": 0.1}),
     "sentences": (MODEL, {"unit": "sentence", "batch_size": 3, "activation_penalty": 1.0, "temporal_penalty": 1.0}),
     "awd": (NOISY, AWD),
     "gru": (replace(MODEL, cell="gru", options={}), {"epochs": 2}),
+    "one cycle": (replace(MODEL, hidden_sizes=(8, 8), skip_connections=True, forget_bias=1.0), CYCLE),
 }
 TIMES = ("seconds", "tokens_per_second")
 

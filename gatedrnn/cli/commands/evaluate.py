@@ -41,6 +41,9 @@ class Options(arguments.Options):
     )
     batch_size: int = option(1, "1 is exact; more is faster, each stretch starts afresh")
     reset: bool = option(False, "a fresh state for each sentence, instead of one carried")
+    temperature: str = option(
+        "1", "divides logits; auto for the one of 0.8 … 1.25 that is best on the run's own valid text", "NUMBER|auto"
+    )
     cache: Cache | None = settings(Cache, _CACHE, "cache", "mix a continuous cache in")
     dynamic: Dynamic | None = settings(Dynamic, _DYNAMIC, "dynamic", "learn from each segment once it is scored")
     beam: Beam | None = settings(Beam, BEAM_NAMES)
@@ -76,15 +79,18 @@ def _check_read(run: Run, options: Options) -> None:
     for name, tasks in _READERS.items():
         said = next((n for n in (name, *own[name]) if n in options.given), None)
         if said is not None and name not in task.reads:
-            flag, rule = f"--{said.replace('_', '-')}", f"is read by runs of {' and '.join(tasks)} only"
+            flag, rule = f"--{said.replace('_', '-')}", f"applies only to runs of {' and '.join(tasks)}"
             raise ArgumentError(flag, rule, f"a run of {task.name}", f"Drop {flag}")
 
 
 def _evaluated(run: Run, path: Any, options: Options) -> Evaluation:
     task = TASKS[run.config.task]
     text = task.text(run.vocabulary, run.config.data, run.text_folder, path=path)
+    how = {name: getattr(options, name) for name in task.reads}
+    if options.temperature == "auto":
+        how["valid"] = task.text(run.vocabulary, run.config.data, run.text_folder, split="valid")
     with Console(stderr=True, quiet=options.json).status(f"reading with {run.folder}"):
-        return task.evaluate(run.model, run.vocabulary, text, {name: getattr(options, name) for name in task.reads})
+        return task.evaluate(run.model, run.vocabulary, text, how)
 
 
 def _write(folder: Path, record: dict[str, Any], records: dict[str, dict[str, Any]]) -> None:

@@ -1,0 +1,182 @@
+"""Parts of training recipes for language models: schedules, shuffles, averages, resets, skip connections, temperature."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gatedrnn import ArgumentError
+from gatedrnn.cli.main import main
+from gatedrnn.data import EOS, Vocabulary
+from gatedrnn.data.batching import PAD_TARGET, StreamBatches, window_lengths
+from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.models.surprisal import window_losses
+from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.language_modelling import _reset
+from gatedrnn.tasks.perplexity import TEMPERATURES, best_temperature, evaluate
+from gatedrnn.training.averaging import Average
+from gatedrnn.training.schedule import betas, one_cycle, rate, starts_averaging
+
+CYCLE = TrainingConfig(schedule="one_cycle", betas=(0.8, 0.99), peak_beta=0.7)
+
+
+class TestOneCycle:
+    def test_it_rises_stays_falls_and_ends_near_zero(self):
+        shares = [one_cycle(k / 90) for k in (0, 7.5, 20, 45, 63.75, 82.5, 90)]
+        assert shares == pytest.approx([0.1, 1.0, 1.0, 1.0, 0.55, 0.1, 0.001])
+        rates = [rate(CYCLE, 0.005, step, 90, 35) for step in range(91)]
+        assert max(rates) == pytest.approx(0.005) and rates[-1] == pytest.approx(5e-6)
+        assert rate(CYCLE, 0.005, 3, 90, 35, spent=1.3) == pytest.approx(5e-6)  # the minutes have ended
+
+    def test_beta_moves_against_the_rate(self):
+        found = [betas(CYCLE, step, 900)[0] for step in (0, 75, 450, 825, 899)]
+        assert found == pytest.approx([0.8, 0.7, 0.7, 0.8, 0.8])
+        assert betas(replace(CYCLE, peak_beta=None), 450, 900) == (0.8, 0.99)
+
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ({"peak_beta": 1.0, "schedule": "one_cycle"}, "training.peak_beta: must lie in"),
+            ({"peak_beta": 0.7}, "needs schedule: one_cycle"),
+            (
+                {"peak_beta": 0.7, "schedule": "one_cycle", "optimizer": "sgd"},
+                "needs schedule: one_cycle and optimizer",
+            ),
+            ({"average_decay": 1.0}, r"training.average_decay: must lie in \[0, 1\)"),
+            ({"reset_probability": 1.5}, "training.reset_probability"),
+            ({"partial_shuffle": True, "unit": "sentence"}, "needs unit: stream"),
+            ({"reset_probability": 0.1, "unit": "sentence"}, "needs unit: stream"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, values, message):
+        with pytest.raises(ArgumentError, match=message):
+            TrainingConfig(**values)
+
+
+class TestPartialShuffle:
+    @pytest.mark.parametrize(
+        ("n", "size", "length"), [(1, 1, 5), (7, 3, 2), (50, 4, 6), (51, 4, 7), (9, 8, 3), (64, 7, 64)]
+    )
+    def test_every_token_is_predicted_once_after_its_predecessor(self, n, size, length):
+        tokens = np.arange(n)
+        for epoch in (1, 2, 3):
+            batches = StreamBatches(tokens, size, window_lengths(n, size, length), 1000, (5, epoch))
+            seen = []
+            for k in range(len(batches)):
+                window = batches[k]
+                there = window.targets_TB != PAD_TARGET
+                before = np.where(window.targets_TB == 0, 1000, window.targets_TB - 1)
+                assert (window.inputs_TB == before)[there].all()
+                seen += window.targets_TB[there].tolist()
+            assert sorted(seen) == tokens.tolist()
+
+    def test_each_stretch_is_its_own_rotation_another_in_each_epoch(self):
+        def rows(epoch):
+            batches = StreamBatches(np.arange(120), 4, [30], 1000, (1, epoch))
+            return batches[0].targets_TB.T
+
+        first, again, second = rows(1), rows(1), rows(2)
+        assert (first == again).all() and (first != second).any()
+        for b, row in enumerate(first):
+            assert (np.roll(row, int(np.argmin(row)) * -1) == np.arange(30 * b, 30 * b + 30)).all()
+        assert len({int(np.argmin(row)) for row in first}) > 1
+
+    def test_without_it_the_text_keeps_its_order(self):
+        assert StreamBatches(np.arange(8), 2, [4], 9)[0].targets_TB.T.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+class TestAverages:
+    def test_exponential_after_a_plain_beginning(self):
+        model = torch.nn.Linear(1, 1, bias=False)
+        average, expected = Average(model, 0.75), 0.0
+        for step in range(1, 9):
+            with torch.no_grad():
+                model.weight.fill_(float(step * step))
+            average.update()
+            expected = (
+                sum(k * k for k in range(1, step + 1)) / step if step <= 4 else 0.75 * expected + 0.25 * step * step
+            )
+            assert float(average.means[0]) == pytest.approx(expected)
+
+    def test_it_begins_with_the_first_step_unless_an_epoch_is_named(self):
+        decaying = TrainingConfig(average_decay=0.99)
+        assert starts_averaging(decaying, [])
+        named = replace(decaying, average_epoch=2)
+        assert [starts_averaging(named, [1.0] * n) for n in (0, 1, 2)] == [False, False, True]
+
+
+def test_states_of_some_stretches_are_reset():
+    torch.manual_seed(1)
+    states = [(torch.ones(1, 1000, 3), torch.full((1, 1000, 3), 2.0)), (torch.ones(1, 1000, 2),)]
+    found = _reset(states, 0.25)
+    kept = found[0][0][0, :, 0] > 0
+    assert 0.7 < kept.float().mean() < 0.8
+    for layer, before in zip(found, states, strict=True):
+        for state, old in zip(layer, before, strict=True):
+            assert torch.equal(state[0, kept], old[0, kept]) and not state[0, ~kept].any()
+    assert _reset(states, 0.0) is states and _reset(None, 0.5) is None
+
+
+SMALL = LanguageModelConfig(vocabulary_size=11, cell="lstm", embedding_size=6, hidden_sizes=(6, 6), output_dropout=0.0)
+
+
+class TestModel:
+    def test_skip_connections_add_up_every_layer(self):
+        torch.manual_seed(2)
+        model = LanguageModel(replace(SMALL, skip_connections=True)).eval()
+        tokens = torch.randint(0, 11, (5, 3))
+        hidden, outputs = model.embedding(tokens), []
+        for layer in model.layers:
+            hidden, _ = layer(hidden)
+            outputs.append(hidden)
+        torch.testing.assert_close(model(tokens).logits, model.decoder(outputs[0] + outputs[1]))
+        with pytest.raises(ArgumentError, match="needs hidden layers of one size"):
+            replace(SMALL, hidden_sizes=(7, 6), skip_connections=True)
+
+    @pytest.mark.parametrize("cell", ["lstm", "onlstm", "coupled"])
+    def test_forget_biases(self, cell):
+        model = LanguageModel(
+            replace(SMALL, cell=cell, options={"chunk_size": 2} if cell == "onlstm" else {}, forget_bias=1.5)
+        )
+        for layer in model.layers:
+            names = [gate.name for gate in layer.spec.gates]
+            biases = (layer.bias_ih_l0 + layer.bias_hh_l0).split([gate.rows for gate in layer.spec.gates])
+            for name, bias in zip(names, biases, strict=True):
+                assert bool((bias == 1.5).all()) == (name == "forget_gate"), name
+        with pytest.raises(ArgumentError, match="needs a cell with a forget gate"):
+            replace(SMALL, cell="gru", options={}, forget_bias=1.0)
+
+
+class TestTemperature:
+    def test_logits_are_divided_and_the_best_is_found(self):
+        torch.manual_seed(3)
+        vocabulary = Vocabulary(["<unk>", EOS, *"abcdefghi"])
+        model = LanguageModel(replace(SMALL, vocabulary_size=len(vocabulary))).eval()
+        with torch.no_grad():
+            model.decoder.weight.mul_(40)  # too sure of itself
+        tokens = np.random.default_rng(0).integers(0, len(vocabulary), 90)
+        inputs = torch.from_numpy(np.r_[vocabulary.ids[EOS], tokens[:-1]])[:, None]
+        for temperature in (0.8, 1.0, 1.25):
+            losses = window_losses(model(inputs).logits / temperature, torch.from_numpy(tokens)[:, None])
+            found = evaluate(model, tokens, vocabulary, temperature=temperature)
+            assert found.loss_nats == pytest.approx(float(losses.mean().detach()), abs=1e-6)
+        best = best_temperature(model, tokens, vocabulary, batch_size=1)
+        scores = {round(t, 3): evaluate(model, tokens, vocabulary, temperature=t).loss_nats for t in TEMPERATURES}
+        assert best == min(scores, key=scores.__getitem__) and best > 1
+        with pytest.raises(ArgumentError, match="excludes a temperature"):
+            evaluate(model, tokens, vocabulary, temperature=0.9, reset=True)
+
+    def test_the_command(self, tmp_path, capsys):
+        lines = ["the old pilot sleeps", "a nurse sees the pilot", "the nurse sleeps"] * 30
+        for split in ("train", "valid", "test"):
+            (tmp_path / f"{split}.txt").write_text("\n".join(lines))
+        run = str(tmp_path / "run")
+        options = ["--model.embedding_size", "8", "--model.hidden_sizes", "[8]", "--model.options.chunk_size", "2"]
+        options += ["--training.epochs", "1", "--training.device", "cpu"]
+        assert main(["train", "--data", str(tmp_path), "--out", run, *options]) == 0
+        capsys.readouterr()
+        assert main(["evaluate", run, "--temperature", "auto"]) == 0
+        assert "(best on valid)" in capsys.readouterr().out
+        assert main(["evaluate", run, "--temperature", "cold"]) == 1
+        assert "--temperature: must be a number above 0, or auto; got 'cold'" in capsys.readouterr().err
