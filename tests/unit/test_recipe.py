@@ -173,10 +173,13 @@ class TestTemperature:
             (tmp_path / f"{split}.txt").write_text("\n".join(lines))
         run = str(tmp_path / "run")
         options = ["--model.embedding_size", "8", "--model.hidden_sizes", "[8]", "--model.options.chunk_size", "2"]
-        options += ["--training.epochs", "1", "--training.device", "cpu"]
+        options += ["--training.epochs", "1", "--training.device", "cpu", "--training.average_decay", "0.9"]
+        options += ["--training.schedule", "one_cycle", "--training.peak_beta", "0.7"]
         assert main(["train", "--data", str(tmp_path), "--out", run, *options]) == 0
         capsys.readouterr()
         assert main(["evaluate", run, "--temperature", "auto"]) == 0
         assert "(best on valid)" in capsys.readouterr().out
+        retrained = ["--method", "svd", "--rank", "2", "--retrain", "1", "--out", str(tmp_path / "small")]
+        assert main(["compress", run, *retrained]) == 0  # trains on with a schedule of its own
         assert main(["evaluate", run, "--temperature", "cold"]) == 1
         assert "--temperature: must be a number above 0, or auto; got 'cold'" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, place, settings
-from gatedrnn.cli.text import GO_ON
+from gatedrnn.cli.text import GO_ON, check_recurrent
 from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import ArgumentError, DataError
@@ -83,6 +83,7 @@ def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
         )
     folder, out = Path(options.runs[0]), Path(options.out)
     run = load_run(folder, None)
+    check_recurrent("compress", run)
     text = _text(run, options.data)
     if not (options.resume and options.retrain):
         check_free(out)
@@ -128,7 +129,7 @@ def _check_used(options: Options) -> None:
             raise ArgumentError("compress", "takes --table or options of one method", flag, "Drop one of them")
         if name in _READERS and (scheme is None or scheme.method not in _READERS[name]):
             got = f"{getattr(scheme, name)} with --method {scheme.method}" if scheme else "no --method"
-            raise ArgumentError(f"compress {flag}", f"is read by {' and '.join(_READERS[name])} only", got, "Drop it")
+            raise ArgumentError(f"compress {flag}", f"applies only to {' and '.join(_READERS[name])}", got, "Drop it")
         if name in ("learning_rate", "resume") and not options.retrain:
             raise ArgumentError(f"compress {flag}", "needs --retrain", "none", f"Add --retrain EPOCHS, or drop {flag}")
     positive_int("compress.retrain", options.retrain, minimum=0)
@@ -184,7 +185,7 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
     training = replace(
         own, epochs=options.retrain, learning_rate=options.learning_rate or _RATE * own.learning_rate, schedule="cosine",
         warmup_steps=0, minutes=None, patience=None, finetune_epochs=0, average_interval=None, average_epoch=None,
-        final_temperature=None, final_noise_probability=None,
+        final_temperature=None, final_noise_probability=None, average_decay=None, peak_beta=None,
     )  # fmt: skip
     console = Console(stderr=True, quiet=options.json)
     weights, project = run.model.expand().state_dict(), Projection(run.model, scheme)
@@ -246,6 +247,8 @@ def _speed(run: Run, text: Any, batch_size: int) -> float:
 def _table(options: Options) -> list[dict[str, Any]]:
     """Every published scheme, and a deployer's, for every run."""
     runs = load_runs(options.runs, None)
+    for run in runs:
+        check_recurrent("compress", run)
     if len({run.config.task for run in runs}) > 1:
         got = ", ".join(f"{run.folder} of {run.config.task}" for run in runs)
         raise ArgumentError("compress --table", "needs runs of one task", got, "Name those of each by themselves")
