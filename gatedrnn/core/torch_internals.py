@@ -218,9 +218,13 @@ LIBRARY: str = _private("torch._C:__file__", str(Path(torch.__file__).parent / "
 
 # A loop that graphs hold as one operator.
 
-scan: Any = _private("torch._higher_order_ops.scan:scan_op", None)
+SCAN_SINCE = "2.13"
+"""The oldest PyTorch whose scan was tested: that of 2.6 takes other arguments and cannot be written as ONNX."""
+scan: Any = None
 """`scan(body, states, inputs, weights)` → [*states, *outputs]; `body(*states, *inputs[t], *weights)` → [*states, *outputs[t]].
-Publicly: nothing; what needs it says so."""
+Publicly, and before `SCAN_SINCE`: nothing; what needs it says so."""
+if torch.__version__ >= SCAN_SINCE:  # compared as versions, not as text
+    scan = _private("torch._higher_order_ops.scan:scan_op", None)
 
 
 # Lists in the signatures of operators: PyTorch 2.6 reads `typing.List` alone.

@@ -17,7 +17,7 @@ from torch import nn
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_folder
-from gatedrnn.core.torch_internals import scan
+from gatedrnn.core.torch_internals import SCAN_SINCE, scan
 from gatedrnn.export.checking import check, values
 from gatedrnn.export.graphs import Graph, graphs_of
 from gatedrnn.export.small import OPERATORS, quantised
@@ -171,10 +171,11 @@ def _quiet() -> Iterator[None]:
 
 
 def require() -> None:
-    """Raises: ArgumentError: a library is missing, or PyTorch has no scan."""
+    """Raises: ArgumentError: a library is missing, or PyTorch is too old."""
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         advice = "Install them: pip install 'gatedrnn[onnx]'"
         raise ArgumentError("export.onnx", "needs onnx, onnxscript and onnxruntime", f"no {missing[0]}", advice)
     if scan is None:
-        raise ArgumentError("export.onnx", "needs a PyTorch with scan", torch.__version__, "Install PyTorch 2.13")
+        rule, advice = f"needs PyTorch {SCAN_SINCE} or later", "Install it: pip install -U torch"
+        raise ArgumentError("export.onnx", rule, torch.__version__, advice)

@@ -11,9 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from terminal import copy_of, fails, record, works
 
+from gatedrnn.core.torch_internals import SCAN_SINCE, scan
 from gatedrnn.data.logic import make_pairs, write_pairs
 from gatedrnn.data.verb_final import write_parallel
 from gatedrnn.training.run import load_run
+
+pytestmark = pytest.mark.skipif(scan is None, reason=f"needs PyTorch {SCAN_SINCE} or later")
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
 SMALL = ["--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--model.cell", "lstm", "--training.device", "cpu",
@@ -99,9 +102,7 @@ class TestRefusals:
     def test_options(self, work, tmp_path):
         form = "must be one of hf, onnx, web; got 'onyx'"
         assert form in fails("export", work / "run", "--to", "onyx", "--out", tmp_path / "out")
-        assert "must be a new or an empty folder" in fails(
-            "export", work / "run", "--to", "onnx", "--out", work / "run"
-        )
+        assert "must be a new or empty folder" in fails("export", work / "run", "--to", "onnx", "--out", work / "run")
         assert not (tmp_path / "out").exists()
 
     def test_a_run_with_nan(self, work, tmp_path):

@@ -15,7 +15,7 @@ from terminal import fails, records, works
 
 from gatedrnn.cli.commands.export import Options, show
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.core.torch_internals import scan
+from gatedrnn.core.torch_internals import SCAN_SINCE, scan
 from gatedrnn.export import runtime, web
 from gatedrnn.models import generate
 from gatedrnn.training.run import load_run
@@ -23,7 +23,7 @@ from gatedrnn.training.run import load_run
 for library in ("onnx", "onnxruntime", "onnxscript"):
     pytest.importorskip(library, reason="needs the extra onnx")
 
-pytestmark = pytest.mark.skipif(scan is None, reason="needs a PyTorch with scan")
+pytestmark = pytest.mark.skipif(scan is None, reason=f"needs PyTorch {SCAN_SINCE} or later")
 
 RUNS = ("run", "lstm", "char")
 SENTENCES = [
