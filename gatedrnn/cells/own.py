@@ -30,7 +30,7 @@ def import_cells(path: Path) -> None:
     digest = hashlib.sha256(text).hexdigest()
     if _RUN.setdefault(place, digest) != digest:
         advice = "Start a new process"
-        raise DataError(f"--import {path}", "must stay as it is once it was imported", "another text", advice)
+        raise DataError(f"--import {path}", "must not change after it was imported", "a changed file", advice)
     name = f"gatedrnn_own_{digest[:16]}"
     if name in sys.modules:
         return
@@ -50,12 +50,12 @@ def import_cells(path: Path) -> None:
     except Exception as error:
         _forget(place, name)
         line = _line(error, place)
-        got, advice = f"{type(error).__name__}{line}: {' '.join(str(error).split())}", "Mend the file"
+        got, advice = f"{type(error).__name__}{line}: {' '.join(str(error).split())}", "Fix the file"
         raise DataError(f"--import {path}", "must run without an error", got, advice) from None
     if set(CELLS) == before:
         _forget(place, name)
         advice = "Write CELL = Cell(name, title, make_spec, step), as docs/add-a-cell.md shows"
-        raise DataError(f"--import {path}", "must hold a Cell of its own", "none", advice)
+        raise DataError(f"--import {path}", "must define a Cell", "none", advice)
 
 
 def _forget(place: Path, name: str) -> None:

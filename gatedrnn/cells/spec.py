@@ -112,7 +112,7 @@ class Spec:
         ]
         odd = [name for name in named if not str(name).isidentifier()]
         if odd:
-            raise ArgumentError("Spec", "names must be of letters, digits and _", repr(odd[0]), "Rename it")
+            raise ArgumentError("Spec", "names must consist of letters, digits and _", repr(odd[0]), "Rename it")
         for name, value in self.constants:
             if not isinstance(value, int | float) or (isinstance(value, int) and abs(value) > 1 << 1000):
                 got = f"{name} = {str(value)[:20]!r}"

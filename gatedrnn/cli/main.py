@@ -172,7 +172,7 @@ def _parsed(arguments: list[str], command: str) -> Any:
 def _dispatch(arguments: list[str]) -> int:
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
-            raise ArgumentError("arguments", "must be UTF-8", ascii(argument), "Rename the file, or mend the text")
+            raise ArgumentError("arguments", "must be UTF-8", ascii(argument), "Rename the file, or fix the text")
     said = shlex.join(["gatedrnn", *arguments])
     if any(argument.partition("=")[0] == "--import" for argument in arguments):
         arguments = _without_imports(arguments)

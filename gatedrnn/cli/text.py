@@ -65,7 +65,7 @@ def check_gates_are_read(options: Any) -> None:
     """Raise ArgumentError if `--layer`, `--gate` or `--algorithm` (or `--select`) is given where every run is a grammar."""
     for name in ("layer", "gate", "algorithm", "select"):
         if name in options.given:
-            rule = "is read by runs of language_modelling only"
+            rule = "applies only to runs of language_modelling"
             raise ArgumentError(f"--{name}", rule, "a run of grammar", f"Drop --{name}")
 
 

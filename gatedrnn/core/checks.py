@@ -12,7 +12,7 @@ def positive_int(owner: str, value: object, *, minimum: int = 1) -> int:
     """Return `value` if it is an integer of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         rule = "must be a positive integer" if minimum == 1 else f"must be an integer of at least {minimum}"
-        raise ArgumentError(owner, rule, repr(value), f"Give a whole number from {minimum} on")
+        raise ArgumentError(owner, rule, repr(value), f"Give {minimum} or more")
     return int(value)
 
 

@@ -65,7 +65,9 @@ def check(path: Path) -> None:
         if listed is None or found in listed:
             return
     advice = f"Restore the file; if the change was made on purpose: gatedrnn accept {path.parent}"
-    raise CheckpointError(str(path), "must be as it was written", f"another checksum than in {CHECKSUMS_FILE}", advice)
+    raise CheckpointError(
+        str(path), "must be unchanged since it was written", f"another checksum than in {CHECKSUMS_FILE}", advice
+    )
 
 
 def check_all(folder: Path) -> None:
@@ -83,10 +85,10 @@ def _listed(folder: Path) -> Listed:
         listed = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(listed, dict) and all(isinstance(each, list) for each in listed.values()):
             return listed
-        reason = "no lists of checksums"
+        reason = "something else than lists of checksums"
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-    advice = f"Restore the file; if the others are right: gatedrnn accept {folder}"
+    advice = f"Restore the file; if the other files are right: gatedrnn accept {folder}"
     raise CheckpointError(str(path), "is damaged", reason, advice)

@@ -62,7 +62,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
     Raises: DataError: something is there, it cannot be written, or the disk is full; nothing is there then that was not before.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise DataError(str(path), "must be a new or an empty folder", "one with files", "Choose another --out")
+        raise DataError(str(path), "must be a new or empty folder", "one with files", "Choose another --out")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(path.parent)
@@ -152,7 +152,7 @@ class _Yaml(yaml.SafeLoader):
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
             kind = node.tag.rpartition(":")[2]
             raise yaml.constructor.ConstructorError(
-                None, None, f"a value that is no {kind}", node.start_mark
+                None, None, f"a value that is not {kind}", node.start_mark
             ) from error
 
 
@@ -207,7 +207,7 @@ def read_yaml(path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         place = f":{mark.line + 1}" if mark else ""
         got = getattr(error, "problem", None) or "a syntax error"
-        raise ConfigError(f"{path}{place}", "must be YAML", got, "Mend this line") from error
+        raise ConfigError(f"{path}{place}", "must be YAML", got, "Fix this line") from error
 
 
 def yaml_text(values: Any) -> str:
@@ -224,7 +224,7 @@ def cache_folder() -> Path:
     try:
         return (Path(chosen) if chosen else Path.home() / ".cache") / "gatedrnn"
     except RuntimeError as error:  # neither HOME nor an entry in the users' database
-        advice = "Set HOME or XDG_CACHE_HOME to a folder that can be written"
+        advice = "Set HOME or XDG_CACHE_HOME to a writable folder"
         raise DataError("cache folder", "the user must have a home folder", "none", advice) from error
 
 

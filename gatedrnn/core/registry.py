@@ -25,7 +25,9 @@ class Registry(Generic[T]):
         """Add `entry` under `name`; a name can be taken once."""
         if not re.fullmatch(r"[\w.-]+", name):
             got = repr(name)
-            raise ArgumentError(f"{self.kind}", "a name must be of letters, digits, '.', '_' and '-'", got, "Rename it")
+            raise ArgumentError(
+                f"{self.kind}", "a name must consist of letters, digits, '.', '_' and '-'", got, "Rename it"
+            )
         if name in self._entries:
             raise ArgumentError(f"{self.kind}", "a name can be registered once", repr(name), "Choose another name")
         self._entries[name] = entry

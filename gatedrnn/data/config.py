@@ -62,13 +62,15 @@ class DataConfig:
         for name in ("min_count",) if self.level == "subword" else ("vocabulary_size", "tokenizer"):
             if getattr(self, name) is not None:
                 got = f"{name}={getattr(self, name)} with level={self.level}"
-                raise ArgumentError(f"data.{name}", f"has no use at level {self.level}", got, "Leave it out")
+                raise ArgumentError(f"data.{name}", f"has no effect at level {self.level}", got, "Leave it out")
         if self.tokenize != "none" and self.level != "word":
             got = f"tokenize={self.tokenize} with level={self.level}"
-            raise ArgumentError("data.tokenize", "cuts words, at level word", got, "Leave it out")
+            raise ArgumentError("data.tokenize", "works only at level word", got, "Leave it out")
         if self.vocabulary_size is not None and self.tokenizer is not None:
             got = f"vocabulary_size={self.vocabulary_size}, tokenizer={self.tokenizer}"
-            raise ArgumentError("data.vocabulary_size", "is the tokenizer's if one is given", got, "Leave one out")
+            raise ArgumentError(
+                "data.vocabulary_size", "must be left out if a tokenizer is given", got, "Leave one out"
+            )
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,10 @@ class ParallelDataConfig:
         for name in ("source", "target"):
             code = getattr(self, name)
             if not code or "/" in code or "\0" in code:
-                raise ArgumentError(f"data.{name}", "must be a language's code", repr(code), "Write de")
+                raise ArgumentError(f"data.{name}", "must be a language code", repr(code), "Give a code such as de")
         if self.source == self.target:
-            rule = "must be another language than data.source"
-            raise ArgumentError("data.target", rule, repr(self.target), "Name the other one")
+            rule = "must differ from data.source"
+            raise ArgumentError("data.target", rule, repr(self.target), "Give the other language")
         if self.columns is not None and not {self.source, self.target} <= set(self.columns):
             rule = "must name data.source and data.target"
             raise ArgumentError("data.columns", rule, ", ".join(self.columns), f"Write [{self.source}, {self.target}]")

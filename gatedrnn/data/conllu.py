@@ -87,23 +87,23 @@ def _sentence(path: str, lines: list[tuple[int, str]]) -> ConlluSentence:
     for k, (number, line) in enumerate(lines):
         if line.startswith("#"):
             if following > 1 or places:
-                raise _wrong(path, number, "a comment must stand before the words of its sentence", line)
+                raise _wrong(path, number, "a comment must come before the words of its sentence", line)
             continue
         cells = line.split("\t")
         if len(cells) != _COLUMNS or "" in cells:
-            raise _wrong(path, number, f"must have {_COLUMNS} columns, each with a value or _, with tabs between", line)
+            raise _wrong(path, number, f"must have {_COLUMNS} columns, each with a value or _, separated by tabs", line)
         found = _ID.fullmatch(cells[0])
         kind, first, last = _place(found)
         expected = {"": following, "-": following, ".": following - 1}[kind]
         if found is None or first != expected or (kind == "-" and (last < first or covered >= first)):
-            raise _wrong(path, number, f"ID must follow the one before, as {following}", cells[0])
+            raise _wrong(path, number, f"IDs must be consecutive; the next one is {following}", cells[0])
         covered = last if kind == "-" else covered
         following += not kind
         if kind == "-" or (not kind and first > covered):
             places.append(k)
     last_number = lines[-1][0]
     if not places or covered >= following:
-        raise _wrong(path, last_number, "a sentence must have all of its words", lines[-1][1])
+        raise _wrong(path, last_number, "a sentence must hold all words that its IDs announce", lines[-1][1])
     rows = [lines[k][1].split("\t") for k in places]
     spaces = ["SpaceAfter=No" not in row[_MISC].split("|") for row in rows]
     return ConlluSentence([line for _, line in lines], places, [row[_FORM] for row in rows], spaces)
@@ -119,4 +119,4 @@ def _place(found: re.Match[str] | None) -> tuple[str, int, int]:
 
 def _wrong(path: str, number: int, rule: str, got: str) -> DataError:
     shown = got if len(got) <= 40 else f"{got[:40]}…"
-    return DataError(f"{path}:{number}", rule, repr(shown), "Mend this line, or see universaldependencies.org/format")
+    return DataError(f"{path}:{number}", rule, repr(shown), "Fix this line, or see universaldependencies.org/format")

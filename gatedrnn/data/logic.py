@@ -21,7 +21,7 @@ LABELS = ("=", "<", ">", "^", "|", "v", "#")
 _WORLDS = 1 << len(VARIABLES)
 _ALL = (1 << _WORLDS) - 1
 _TRUE_IN = {v: sum(1 << world for world in range(_WORLDS) if world >> k & 1) for k, v in enumerate(VARIABLES)}
-_COLUMNS = "operators, label, left and right, apart by tabs"
+_COLUMNS = "operators, label, left and right, separated by tabs"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def read_formula(text: str) -> Formula:
         elif token in _TRUE_IN:
             value = Formula(_TRUE_IN[token], 0)
         else:
-            raise FormulaError(place, f"{token!r} is no bracket, operator or variable a … f")
+            raise FormulaError(place, f"{token!r} is not a bracket, an operator or a variable a … f")
         if stack:
             stack[-1].append(value)
         elif isinstance(value, Formula):
@@ -149,7 +149,7 @@ def _random_formula(draw: random.Random, names: Sequence[str], operators: int) -
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
-    """Write pairs as lines `operators label left right`, apart by tabs. Raises: DataError: the file cannot be written."""
+    """Write pairs as lines `operators label left right`, separated by tabs. Raises: DataError: the file cannot be written."""
     write_text(path, "".join(f"{p.operators}\t{p.label}\t{p.left}\t{p.right}\n" for p in pairs))
 
 
@@ -167,14 +167,14 @@ def read_pairs(path: Path | Kept) -> Iterator[Pair]:
 def _pair(owner: str, line: str) -> Pair:
     columns = line.split("\t")
     if len(columns) != 4:
-        raise DataError(owner, f"must have four columns: {_COLUMNS}", f"{len(columns)}", "Mend the line")
+        raise DataError(owner, f"must have four columns: {_COLUMNS}", f"{len(columns)}", "Fix the line")
     _, label, left, right = columns
     if label not in LABELS:
-        raise DataError(owner, f"the label must be one of {' '.join(LABELS)}", repr(label), "Mend the line")
+        raise DataError(owner, f"the label must be one of {' '.join(LABELS)}", repr(label), "Fix the line")
     counts = []
     for side, text in (("left", left), ("right", right)):
         try:
             counts.append(read_formula(text).operators)
         except FormulaError as error:
-            raise DataError(f"{owner}, {side} side", "must be a formula", str(error), "Mend the line") from None
+            raise DataError(f"{owner}, {side} side", "must be a formula", str(error), "Fix the line") from None
     return Pair(max(counts), label, left, right)

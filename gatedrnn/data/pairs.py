@@ -43,7 +43,7 @@ def read_pairs(path: Path | str) -> Iterator[MinimalPair]:
             json.dumps(record, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             got = f"a lone surrogate, {error.object[error.start]!a}"
-            raise DataError(place, "must be Unicode text", got, "Mend this line") from error
+            raise DataError(place, "must be Unicode text", got, "Fix this line") from error
         except (ValueError, RecursionError) as error:
             raise DataError(place, "must be a JSON object", repr(line[:40]), "Is it a file of JSON lines?") from error
         if not isinstance(record, dict):
@@ -51,7 +51,7 @@ def read_pairs(path: Path | str) -> Iterator[MinimalPair]:
         good, bad, phenomenon = (_first(record, names) for names in (_GOOD, _BAD, _PHENOMENON))
         if not isinstance(good, str) or not isinstance(bad, str) or not good.split() or not bad.split():
             rule = f"must have {' or '.join(_GOOD)}, and {' or '.join(_BAD)}, each with a word"
-            raise DataError(place, rule, sorted(record), "Name the sentences so")
+            raise DataError(place, rule, sorted(record), "Use these names")
         prefix = tuple(str(record[name]) for name in _PREFIX) if all(record.get(name) for name in _PREFIX) else None
         yield MinimalPair(str(phenomenon or "all"), good, bad, prefix)  # type: ignore[arg-type]
 

@@ -103,7 +103,10 @@ class TranslationBatches:
         kept = np.flatnonzero(lengths_N2.max(1) <= longest)
         if not len(kept):
             shortest = int(lengths_N2.max(1).min())
-            rule, got = "must leave a pair to train on", f"{longest}, and {shortest} tokens in the shortest pair"
+            rule, got = (
+                "must leave at least one pair to train on",
+                f"{longest}; the shortest pair has {shortest} tokens",
+            )
             raise DataError("data.longest", rule, got, "Raise it")
         chosen = by_length(lengths_N2[kept], batch_size, np.random.default_rng([seed, epoch]))
         self._pairs, self._chosen = pairs, [kept[each] for each in chosen]
@@ -170,7 +173,7 @@ def read_text_pair(path: Path | Kept, data: ParallelDataConfig) -> TextPair:
         return _read_table(path, data)
     found = _named(path.parent, path.name, data)
     if found is None:
-        rule = f"must be a TSV file, or stand before .{data.source} and .{data.target}"
+        rule = f"must be a TSV file, or the common part of two files that end in .{data.source} and .{data.target}"
         raise DataError(str(path), rule, "no such file", "Check --data")
     return found
 
@@ -198,7 +201,7 @@ def read_sides(source: Path, target: Path) -> TextPair:
         lacks, longer = (source, target) if pairs[short - 1][0] is None else (target, source)
         got = f"{short - 1} lines, and {len(pairs)} in {longer.name}"
         raise DataError(
-            str(lacks), "must have as many lines as the other side", got, f"It has no line {short}: mend it"
+            str(lacks), "must have as many lines as the other side", got, f"Line {short} is missing: add it"
         )
     return _checked(f"{source} and {target.name}", TextPair([a for a, _ in pairs], [b for _, b in pairs]))
 
@@ -209,8 +212,8 @@ def _read_table(path: Path | Kept, data: ParallelDataConfig) -> TextPair:
     for number, line in read_lines(path):
         columns = line.split("\t")
         if len(columns) != len(names):
-            rule = f"must have {len(names)} columns, {' and '.join(names)}, apart by tabs"
-            advice = f"Mend the line, or name all columns: --data.columns [{', '.join(names)}, other]"
+            rule = f"must have {len(names)} columns, {' and '.join(names)}, separated by tabs"
+            advice = f"Fix the line, or name all columns: --data.columns [{', '.join(names)}, other]"
             raise DataError(f"{path}, line {number}", rule, len(columns), advice)
         rows.append([columns[place] for place in places])
     return _checked(str(path), TextPair([source for source, _ in rows], [target for _, target in rows]))

@@ -56,7 +56,7 @@ def read_suite(path: Path | str) -> Suite:
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         got = f"a lone surrogate, {error.object[error.start]!a}"
-        raise DataError(name, "must be Unicode text", got, "Mend the file") from error
+        raise DataError(name, "must be Unicode text", got, "Fix the file") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
@@ -67,7 +67,7 @@ def read_suite(path: Path | str) -> Suite:
     regions = {_number(f"{name} region_meta", key): str(value) for key, value in names.items()}
     items = [_item(name, one, k, regions) for k, one in enumerate(_list(name, whole, "items"), 1)]
     if twice := [number for number, many in Counter(item.number for item in items).items() if many > 1]:
-        raise DataError(name, "item_number must be another one each time", f"{twice[0]} twice", "Mend the numbers")
+        raise DataError(name, "item_number must be unique", f"{twice[0]} twice", "Fix the numbers")
     metric = meta.get("metric", METRICS[0])
     metric = METRICS[0] if metric == _EVERY else metric
     if metric not in METRICS:
@@ -84,7 +84,7 @@ def _predictions(name: str, whole: Mapping[str, Any], meta: Mapping[str, Any]) -
         kind, formula = (one.get("type", "formula"), one.get("formula")) if isinstance(one, dict) else ("formula", one)
         if kind != "formula" or not isinstance(formula, str):
             got = repr(one)[:60]
-            raise DataError(f"{name} predictions[{k}]", "must have type formula and a formula", got, "Mend it")
+            raise DataError(f"{name} predictions[{k}]", "must have type formula and a formula", got, "Fix it")
         formulae.append(formula)
     return formulae
 
@@ -97,7 +97,7 @@ def _item(name: str, found: Any, k: int, regions: Mapping[int, str]) -> Item:
     for one in _list(place, item, "conditions"):
         condition = _object(place, one, "a condition").get("condition_name")
         if not isinstance(condition, str) or not condition or condition in conditions:
-            raise DataError(place, "condition_name must be a text, another one each time", repr(condition), "Mend it")
+            raise DataError(place, "condition_name must be a string, unique in its item", repr(condition), "Fix it")
         conditions[condition] = _regions(f"{place}, condition {condition}", one, regions)
     return Item(number, conditions)
 
@@ -108,10 +108,10 @@ def _regions(place: str, condition: Mapping[str, Any], names: Mapping[int, str])
         region = _object(place, one, "a region")
         number, content = _number(f"{place} region_number", region.get("region_number")), region.get("content")
         if number in texts or (names and number not in names):
-            rule = "region_number must be another one each time" if number in texts else "must be in region_meta"
-            raise DataError(place, rule, number, "Mend the number")
+            rule = "region_number must be unique in its condition" if number in texts else "must be in region_meta"
+            raise DataError(place, rule, number, "Fix the number")
         if not isinstance(content, str):
-            raise DataError(f"{place}, region {number}", "content must be a text", repr(content), "Mend it")
+            raise DataError(f"{place}, region {number}", "content must be a string", repr(content), "Fix it")
         texts[number] = content
     return texts
 
@@ -126,11 +126,11 @@ def _object(place: str, found: Any, what: str) -> dict[str, Any]:
 def _list(place: str, found: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(found.get(key), list) or not found[key]:
         got = "none" if found.get(key) in (None, []) else repr(found[key])[:40]
-        raise DataError(place, f"must have a list of {key}, with at least one", got, "Mend the file")
+        raise DataError(place, f"must have a list of {key}, with at least one", got, "Fix the file")
     return found[key]
 
 
 def _number(place: str, found: Any) -> int:
     if isinstance(found, bool) or not isinstance(found, int | str) or not str(found).isdecimal():
-        raise DataError(place, "must be a whole number", repr(found), "Mend it")
+        raise DataError(place, "must be a whole number", repr(found), "Fix it")
     return int(found)

@@ -118,7 +118,7 @@ def _line(name: str, number: int, stream: BinaryIO) -> bytes:
     raw = stream.readline(_LONGEST_LINE)
     if len(raw) == _LONGEST_LINE:
         got, advice = f"a line of {_LONGEST_LINE >> 20} MiB or more", "Break it into lines"
-        raise DataError(f"{name}:{number}", "must be text in lines", got, advice)
+        raise DataError(f"{name}:{number}", "must be text in shorter lines", got, advice)
     return raw
 
 

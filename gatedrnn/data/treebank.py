@@ -98,7 +98,7 @@ def _trees(path: Path | str, lines: Lines) -> Iterator[Tree]:
                 continue
             depth -= 1
             if depth < 0:
-                raise DataError(f"{path}:{number}", "brackets must balance", "a ')' too many", "Mend this line")
+                raise DataError(f"{path}:{number}", "brackets must balance", "one ')' too many", "Fix this line")
             if depth == 0:
                 yield _tree(path, start, " ".join([*pieces, line[begin : column + 1]]))
                 pieces, begin = [], column + 1
@@ -116,7 +116,7 @@ def _tree(path: Path | str, line: int, text: str) -> Tree:
         tree = Tree.fromstring(text)
     except (ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path}:{line}", "must be a bracketed tree", reason, "Mend this tree") from error
+        raise DataError(f"{path}:{line}", "must be a bracketed tree", reason, "Fix this tree") from error
     if not tree.leaves():
         raise DataError(f"{path}:{line}", "a tree must have at least one word", text[:40], "Remove this tree")
     return tree
@@ -124,12 +124,12 @@ def _tree(path: Path | str, line: int, text: str) -> Tree:
 
 def _nothing_outside(path: Path | str, line: int, text: str) -> None:
     if text.strip():
-        advice = "Plain text is no treebank; give Penn brackets, (S (NP …) (VP …))"
+        advice = "Plain text is not a treebank; give Penn brackets, (S (NP …) (VP …))"
         raise DataError(f"{path}:{line}", "must hold brackets only", repr(text.strip()[:40]), advice)
 
 
 def _no_conllu(path: Path | str, number: int, line: str) -> None:
     if _CONLLU.match(line):
-        advice = "Dependencies are no constituents; give Penn brackets, (S (NP …) (VP …))"
+        advice = "Dependencies are not constituents; give Penn brackets, (S (NP …) (VP …))"
         rule, got = "must hold brackets only", f"{line.strip()[:40]!r}, as in CoNLL-U"
         raise DataError(f"{path}:{number}", rule, got, advice)

@@ -92,7 +92,7 @@ class Vocabulary:
             counts.update(sentence)
             lines += 1
         if not lines:
-            raise DataError("Vocabulary.build", "must see at least one sentence", 0, "Check the text")
+            raise DataError("Vocabulary.build", "needs at least one sentence", 0, "Check the text")
         return cls.from_counts(counts, lines, min_count)
 
     @classmethod
@@ -159,7 +159,7 @@ class Vocabulary:
     def require_words(self, owner: str) -> None:
         """Raise ArgumentError for `owner` if the tokens are not words."""
         if self.level != "word":
-            advice = "It reads single words, as in trees; train with --data.level word"
+            advice = "The command works on words; train with --data.level word"
             raise ArgumentError(owner, "needs a vocabulary of words", f"level {self.level}", advice)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
@@ -168,7 +168,10 @@ class Vocabulary:
         for i in ids:
             if not 0 <= i < len(self.words):
                 raise ArgumentError(
-                    "Vocabulary.decode", f"ids must lie in 0…{len(self.words) - 1}", i, "Is it another vocabulary's?"
+                    "Vocabulary.decode",
+                    f"ids must lie in 0…{len(self.words) - 1}",
+                    i,
+                    "Are they from another vocabulary?",
                 )
             found.append(self.words[i])
         return found
@@ -199,7 +202,7 @@ class Vocabulary:
             tokenize = one_of("tokenize", saved.get("tokenize", "none"), TOKENIZE)
             splitters = {"word": Words(tokenize), "char": Characters(), "subword": None}
             if not all(isinstance(word, str) for word in saved["words"]):
-                raise ValueError("a token that is no text")
+                raise ValueError("a token that is not text")
             vocabulary = cls(saved["words"], saved.get("counts"), splitters[saved.get("level", "word")])
         except OSError as error:
             raise DataError(

@@ -58,7 +58,7 @@ def test_a_registered_cell_s_own_options_need_no_other_edit(work, tmp_path, monk
     written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["model"]["options"]
     assert written == {"scale": 2.0, "mode": "a"}
     works("evaluate", tmp_path / "run", "--data", work / "text" / "test.txt")
-    rule = "model.options.scale: is read by scaled only; got 2 with cell=lstm"
+    rule = "model.options.scale: applies only to scaled; got 2 with cell=lstm"
     assert rule in fails("train", *short, *options, "--model.cell", "lstm", "--out", tmp_path / "b")
 
 

@@ -138,13 +138,13 @@ WRONG = {
     "columns": ("1\tthe\n", 1, "must have 10 columns"),
     "an empty cell": (ROW.replace("\t_\t", "\t\t", 1) + "\n", 1, "must have 10 columns"),
     "spaces for tabs": (ROW.replace("\t", " ") + "\n", 1, "must have 10 columns"),
-    "no number": ("# c\n" + ROW.replace("1", "x", 1) + "\n", 2, "ID must follow the one before, as 1; got 'x'"),
+    "no number": ("# c\n" + ROW.replace("1", "x", 1) + "\n", 2, "IDs must be consecutive; the next one is 1; got 'x'"),
     "a number twice": (f"{ROW}\n{ROW}\n", 2, "as 2; got '1'"),
     "a range that overlaps": (f"1-2{ROW[1:]}\n{ROW}\n2-3{ROW[1:]}\n2{ROW[1:]}\n", 3, "got '2-3'"),
     "a range backwards": (f"1-0{ROW[1:]}\n", 1, "got '1-0'"),
-    "a range without its words": (f"1-3{ROW[1:]}\n{ROW}\n\n", 2, "must have all of its words"),
-    "comments alone": ("# a\n\n", 1, "must have all of its words"),
-    "a comment too late": (f"{ROW}\n# a\n", 2, "a comment must stand before"),
+    "a range without its words": (f"1-3{ROW[1:]}\n{ROW}\n\n", 2, "must hold all words that its IDs announce"),
+    "comments alone": ("# a\n\n", 1, "must hold all words that its IDs announce"),
+    "a comment too late": (f"{ROW}\n# a\n", 2, "a comment must come before"),
 }
 
 

@@ -109,7 +109,10 @@ def test_a_change_of_a_run_s_file_is_named_by_every_command(change, name, run, p
     path = change(run)
     before = trained(run)
     error = fails(*command(name, run, place))
-    assert f"{path}: must be as it was written; got another checksum than in checksums.json. Restore the file" in error
+    assert (
+        f"{path}: must be unchanged since it was written; got another checksum than in checksums.json. Restore the file"
+        in error
+    )
     assert f"gatedrnn accept {run}" in error
     assert trained(run) == before and not (run.parent / "out").exists()
 
@@ -404,7 +407,9 @@ def test_a_changed_configuration_begins_nothing_where_nothing_was_trained(place,
         patch.setattr(checkpoint, "save", kill)
         call("train", "--config", place / "config.yaml", "--out", tmp_path / "run", *MORE)
     before = turn_up_the_temperature(tmp_path / "run").read_bytes()
-    assert "config.yaml: must be as it was written" in fails("train", "--out", tmp_path / "run", "--resume")
+    assert "config.yaml: must be unchanged since it was written" in fails(
+        "train", "--out", tmp_path / "run", "--resume"
+    )
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before
 
 

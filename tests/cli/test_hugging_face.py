@@ -223,7 +223,7 @@ def test_every_cell_there_and_back(cell, tmp_path):
 ODD = {
     "no such run": ("export nowhere --to hf --out OUT", "no such folder"),
     "another form": ("export RUN --to hv --out OUT", "must be one of hf, onnx, web; got 'hv'"),
-    "files there": ("export RUN --to hf --out RUN", "must be a new or an empty folder"),
+    "files there": ("export RUN --to hf --out RUN", "must be a new or empty folder"),
     "no such folder": ("import nowhere --out OUT", "config.json"),
     "a run": ("import RUN --out OUT", "config.json"),
 }

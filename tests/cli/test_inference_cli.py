@@ -98,7 +98,7 @@ def test_a_configuration_names_its_task(run, pairs, tmp_path):
     [
         (["parse", "RUN", "-"], "must be a run of language_modelling; got one of inference"),
         (["generate", "RUN"], "must be a run of language_modelling; got one of inference"),
-        (["evaluate", "RUN", "--cache"], "--cache: is read by runs of language_modelling only"),
+        (["evaluate", "RUN", "--cache"], "--cache: applies only to runs of language_modelling"),
         (["evaluate", "RUN", "--data", "nothing.tsv"], "nothing.tsv"),
         (["train", "--task", "inferense"], "Did you mean 'inference'"),
         (["train", "--resume", "--out", "RUN", "--task", "language_modelling"], "task: must be as in the run"),

@@ -119,7 +119,7 @@ def test_every_command_knows_it(leaky, work, tmp_path):
     ("text", "words"),
     [
         (None, "No such file"),
-        ("slope = 1\n", "must hold a Cell"),
+        ("slope = 1\n", "must define a Cell"),
         ("def step(:\n", "SyntaxError in line 1"),
         ("import torch\n\n1 / 0\n", "ZeroDivisionError in line 3"),
         ("import gatedrnn.cells.nothing\n", "ModuleNotFoundError in line 1"),
@@ -141,5 +141,5 @@ def test_a_file_that_only_holds_a_cell_and_one_that_changed(leaky):
     own.import_cells(leaky)
     assert CELLS["leaky"].title == "leaky unit"
     leaky.write_text(TEXT + LAST + "# another\n")
-    with pytest.raises(DataError, match="must stay as it is"):
+    with pytest.raises(DataError, match="must not change after"):
         own.import_cells(leaky)

@@ -70,7 +70,7 @@ def test_a_selection_needs_a_run(work):
 # ---------------------------------------------------------------- --skip-bad
 
 BAD = {
-    "too many": ("(S (NN a)))", "brackets must balance; got a ')' too many"),
+    "too many": ("(S (NN a)))", "brackets must balance; got one ')' too many"),
     "too few": ("(S (NN a)", "brackets must balance; got 1 '(' left open"),
     "text": ("the cat", "must hold brackets only; got 'the cat'"),
 }

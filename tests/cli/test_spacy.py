@@ -182,7 +182,7 @@ def test_a_pipeline_takes_its_run_along(levels, tmp_path, name):
 
 def test_other_files_are_left_alone(work, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match="must be a new or an empty folder"):
+    with pytest.raises(DataError, match="must be a new or empty folder"):
         Component("gatedrnn", str(work / "run")).to_disk(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -86,7 +86,7 @@ def test_a_line_without_an_end_is_refused_before_memory_ends(work, tmp_path, mon
     monkeypatch.setattr("gatedrnn.data.text._LONGEST_LINE", 1 << 20)
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a b\n" + b"a" * (1 << 21)))
     for arguments in reading(work, tmp_path / "a.txt.gz", tmp_path).values():
-        assert "a.txt.gz:2: must be text in lines; got a line of 1 MiB or more" in fails(*arguments)
+        assert "a.txt.gz:2: must be text in shorter lines; got a line of 1 MiB or more" in fails(*arguments)
     assert "/dev/zero:1: must be text" in fails("evaluate", work / "run", "--data", "/dev/zero")
 
 
@@ -274,25 +274,25 @@ def test_a_sentence_too_long_to_draw_is_named_and_the_others_drawn(work, tmp_pat
     [
         (
             ["--model.cell", "gru", "--model.chunk_size", 7],
-            "model.options.chunk_size: is read by onlstm only; got 7 with cell=gru",
+            "model.options.chunk_size: applies only to onlstm; got 7 with cell=gru",
         ),
         (
             ["--model.cell", "gru", "--model.options.chunk_size", 7],
-            "model.options.chunk_size: is read by onlstm only; got 7 with cell=gru",
+            "model.options.chunk_size: applies only to onlstm; got 7 with cell=gru",
         ),
         (
             ["--model={cell: gru, chunk_size: 7}"],
-            "model.options.chunk_size: is read by onlstm only; got 7 with cell=gru",
+            "model.options.chunk_size: applies only to onlstm; got 7 with cell=gru",
         ),
         (
             ["--model.reset_after", "false"],
-            "model.options.reset_after: is read by gru only; got False with cell=onlstm",
+            "model.options.reset_after: applies only to gru; got False with cell=onlstm",
         ),
-        (["--model.peephole", "full"], "model.options.peephole: is read by peephole only"),
-        (["--model.nonlinearity", "relu"], "model.options.nonlinearity: is read by rnn only"),
+        (["--model.peephole", "full"], "model.options.peephole: applies only to peephole"),
+        (["--model.nonlinearity", "relu"], "model.options.nonlinearity: applies only to rnn"),
         (
             ["--model.cell", "lstm", "--model.split_points", "free"],
-            "model.options.split_points: is read by onlstm only",
+            "model.options.split_points: applies only to onlstm",
         ),
         (["--model.cell", "rnn", "--model.gates.temperature", 0.5], "model.gates: needs a cell with gates to perturb"),
     ],
@@ -320,10 +320,10 @@ def test_a_setting_at_its_default_may_stand_and_old_runs_go_on(work, tmp_path):
     [
         (
             ["compress", "--method", "int8", "--rank", 3],
-            "compress --rank: is read by svd only; got 3 with --method int8",
+            "compress --rank: applies only to svd; got 3 with --method int8",
         ),
-        (["compress", "--method", "svd", "--step", 0.1], "compress --step: is read by round and clip only"),
-        (["compress", "--method", "round", "--clip", 0.1], "compress --clip: is read by clip only"),
+        (["compress", "--method", "svd", "--step", 0.1], "compress --step: applies only to round and clip"),
+        (["compress", "--method", "round", "--clip", 0.1], "compress --clip: applies only to clip"),
         (["compress", "--method", "int8", "--resume"], "compress --resume: needs --retrain"),
         (["compress", "--method", "int8", "--learning-rate", 0.1], "compress --learning-rate: needs --retrain"),
         (["compress", "--table", "--rank", 3], "compress: takes --table or options of one method; got --rank"),
@@ -346,7 +346,7 @@ def test_a_file_s_options_of_its_cell_may_stand_where_an_option_replaces_the_cel
         "1e-5",
     ]  # with chunk_size: 4
     works("train", *config, "--model.cell", "lstm", "--out", tmp_path / "a")
-    rule = "model.options.chunk_size: is read by onlstm only; got 5 with cell=lstm"
+    rule = "model.options.chunk_size: applies only to onlstm; got 5 with cell=lstm"
     assert rule in fails("train", *config, "--model.cell", "lstm", "--model.chunk_size", 5, "--out", tmp_path / "b")
     own = tmp_path / "own.yaml"
     own.write_text((work / "run.yaml").read_text().replace("cell: onlstm", "cell: lstm"))

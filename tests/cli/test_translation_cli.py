@@ -141,7 +141,7 @@ def test_a_changed_run_is_accepted(run, tmp_path):
     other = copy_of(run, tmp_path / "run")
     works("accept", other)
     (other / "config.yaml").write_text((other / "config.yaml").read_text() + "\n")
-    assert "must be as it was written" in fails("evaluate", other)
+    assert "must be unchanged since it was written" in fails("evaluate", other)
     assert "accepted" in works("accept", other)
     assert record("evaluate", other) == record("evaluate", run)
 
@@ -164,9 +164,9 @@ def test_a_compressed_run_is_trained_on(run, tmp_path):
     [
         (["parse", "RUN", "-"], "must be a run of language_modelling; got one of translation"),
         (["surprisal", "RUN"], "must be a run of language_modelling; got one of translation"),
-        (["evaluate", "RUN", "--reset"], "--reset: is read by runs of language_modelling only; got a run of translation"),
-        (["evaluate", "RUN", "--cache", "--cache-window", "3"], "--cache: is read by runs of language_modelling only"),
-        (["evaluate", "RUN", "--data", "nothing"], "nothing: must be a TSV file, or stand before .de and .en"),
+        (["evaluate", "RUN", "--reset"], "--reset: applies only to runs of language_modelling; got a run of translation"),
+        (["evaluate", "RUN", "--cache", "--cache-window", "3"], "--cache: applies only to runs of language_modelling"),
+        (["evaluate", "RUN", "--data", "nothing"], "nothing: must be a TSV file, or the common part of two files that"),
         (["translate", "RUN", "nothing.txt"], "nothing.txt"),
         (["translate", "RUN", "FILE", "--n-best", "9"], "beam.n_best: must be at most the beam's size"),
         (["translate", "RUN", "FILE", "--beam", "0"], "beam.size: must be"),
@@ -182,7 +182,7 @@ def test_what_does_not_fit_is_one_clear_line(run, file, arguments, words):
 
 def test_translate_takes_runs_that_translate(work):
     assert "must be a run of translation; got one of language_modelling" in fails("translate", work / "run", "-")
-    assert "--beam: is read by runs of translation only" in fails("evaluate", work / "run", "--beam", "3")
+    assert "--beam: applies only to runs of translation" in fails("evaluate", work / "run", "--beam", "3")
 
 
 def test_text_that_does_not_fit_leaves_no_run(text, tmp_path):

@@ -237,9 +237,9 @@ class TestWhatChanges:
 @pytest.mark.parametrize("name", ["a|b", "a,b", "a;b", "a b", ""])
 def test_names_that_a_kernel_could_not_have(name):
     for made in (lambda: Spec(H, (Gate(name, H),), ("h",)), lambda: Spec(H, gates(1), (name,))):
-        with pytest.raises(ArgumentError, match="names must be of letters"):
+        with pytest.raises(ArgumentError, match="names must consist of letters"):
             made()
-    with pytest.raises(ArgumentError, match="a name must be of letters"):
+    with pytest.raises(ArgumentError, match="a name must consist of letters"):
         CELLS.register(f"{name}:", Cell("own", "own", lambda hidden_size: ONE, by_mode))
 
 

@@ -76,7 +76,7 @@ def test_a_changed_or_missing_file_is_named_until_it_is_accepted(tmp_path):
         put(tmp_path / name, name)
     (tmp_path / "one").write_text("One")
     with pytest.raises(
-        CheckpointError, match=r"one: must be as it was written; got another checksum .*gatedrnn accept"
+        CheckpointError, match=r"one: must be unchanged since it was written; got another checksum .*gatedrnn accept"
     ):
         check_all(tmp_path)
     assert accept(tmp_path, ["one", "two", "three"]) == ["one"]

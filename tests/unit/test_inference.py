@@ -86,7 +86,7 @@ def test_a_model_is_saved_and_loaded(tmp_path):
         ({"classes": 0}, "model.classes: must be"),
         ({"head_dropout": 2}, "model.head_dropout: must"),
         ({"hidden_sizes": ()}, "model.hidden_sizes: must have at least one layer"),
-        ({"options": {"chunk_size": 3}}, "model.options.chunk_size: is read by onlstm only"),
+        ({"options": {"chunk_size": 3}}, "model.options.chunk_size: applies only to onlstm"),
     ],
 )
 def test_bad_settings(settings, words):

@@ -304,11 +304,11 @@ def test_wrong_configuration(saved, change, message):
     [
         (
             {"cell": "gru", "options": {"chunk_size": 7}},
-            r"^model\.options\.chunk_size: is read by onlstm only; got 7 with cell=gru\. Leave it",
+            r"^model\.options\.chunk_size: applies only to onlstm; got 7 with cell=gru\. Leave it",
         ),
         (
             {"options": {"chunk_size": 2, "reset_after": False}},
-            r"^model\.options\.reset_after: is read by gru only; got False with cell=onlstm\.",
+            r"^model\.options\.reset_after: applies only to gru; got False with cell=onlstm\.",
         ),
         (
             {"cell": "rnn", "gates": Gates(0.5)},

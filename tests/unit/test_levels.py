@@ -229,9 +229,12 @@ def test_a_missing_library_is_named(monkeypatch, tmp_path):
     ("options", "told"),
     [
         ({"level": "byte"}, r"data\.level: must be one of word, char, subword; got 'byte'"),
-        ({"tokenizer": "t.json"}, r"data\.tokenizer: has no use at level word; got tokenizer=t\.json with level=word"),
-        ({"level": "char", "vocabulary_size": 300}, r"data\.vocabulary_size: has no use at level char"),
-        ({"level": "subword", "min_count": 2}, r"data\.min_count: has no use at level subword; got min_count=2"),
+        (
+            {"tokenizer": "t.json"},
+            r"data\.tokenizer: has no effect at level word; got tokenizer=t\.json with level=word",
+        ),
+        ({"level": "char", "vocabulary_size": 300}, r"data\.vocabulary_size: has no effect at level char"),
+        ({"level": "subword", "min_count": 2}, r"data\.min_count: has no effect at level subword; got min_count=2"),
         ({"level": "subword", "vocabulary_size": 257}, r"data\.vocabulary_size: .* at least 258; got 257"),
         ({"level": "subword", "vocabulary_size": 300, "tokenizer": "t"}, r"vocabulary_size=300, tokenizer=t\."),
     ],

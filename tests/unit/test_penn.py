@@ -190,7 +190,7 @@ def test_the_cache_of_tokens_is_made_again_for_another_setting(tmp_path):
         ({"tokenize": "pen"}, "data.tokenize: must be one of none, penn; got 'pen'. Did you mean 'penn'?"),
         (
             {"tokenize": "penn", "level": "char"},
-            "data.tokenize: cuts words, at level word; got tokenize=penn with level=char",
+            "data.tokenize: works only at level word; got tokenize=penn with level=char",
         ),
     ],
 )

@@ -239,11 +239,11 @@ WRONG = {
     ),
     "a condition twice": (
         put("match", "items", 1, "conditions", 1, "condition_name"),
-        "item 2: condition_name must be a text, another one each time; got 'match'",
+        "item 2: condition_name must be a string, unique in its item; got 'match'",
     ),
     "a condition without a name": (
         deleted("items", 1, "conditions", 1, "condition_name"),
-        "item 2: condition_name must be a text",
+        "item 2: condition_name must be a string",
     ),
     "no regions": (
         deleted("items", 1, "conditions", 1, "regions"),
@@ -251,15 +251,15 @@ WRONG = {
     ),
     "a region's number twice": (
         put(1, *REGION, "region_number"),
-        "item 2, condition match: region_number must be another one each time; got 1",
+        "item 2, condition match: region_number must be unique in its condition; got 1",
     ),
     "a region that is not declared": (
         put(5, *REGION, "region_number"),
         "item 2, condition match: must be in region_meta; got 5",
     ),
     "a region without a number": (deleted(*REGION, "region_number"), "region_number: must be a whole number; got None"),
-    "a region without a text": (put(None, *REGION, "content"), "region 2: content must be a text; got None"),
-    "an item twice": (put(3, "items", 1, "item_number"), "item_number must be another one each time; got 3 twice"),
+    "a region without a text": (put(None, *REGION, "content"), "region 2: content must be a string; got None"),
+    "an item twice": (put(3, "items", 1, "item_number"), "item_number must be unique; got 3 twice"),
 }
 
 

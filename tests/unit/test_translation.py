@@ -304,7 +304,7 @@ def test_a_folder_s_files_are_found_by_their_names(tmp_path):
     ("files", "words"),
     [
         ({"train_de": ["a", "b"], "train_en": ["a"]},
-         r"train\.en: must have as many lines as the other side; got 1 lines, and 2 in train\.de\. It has no line 2"),
+         r"train\.en: must have as many lines as the other side; got 1 lines, and 2 in train\.de\. Line 2 is missing"),
         ({"train_de": ["a", "b", ""], "train_en": ["a", " ", "c"]}, "an empty side in 2 lines: 2, 3"),
         ({"train_de": ["a"]}, r"train\.de: must have train\.en beside it"),
         ({"train_fr": ["a"], "train_en": ["a"]}, r"train\.en: must have train\.de beside it"),
@@ -325,12 +325,14 @@ def test_other_places_of_parallel_text(tmp_path):
     data = ParallelDataConfig("x", "de", "en")
     with pytest.raises(DataError, match=r"must be a folder with train\.de and train\.en; got no such folder"):
         read_parallel(tmp_path / "none", data)
-    with pytest.raises(DataError, match=r"must be a TSV file, or stand before \.de and \.en"):
+    with pytest.raises(
+        DataError, match=r"must be a TSV file, or the common part of two files that end in \.de and \.en"
+    ):
         read_text_pair(tmp_path / "none", data)
     assert read_split(tmp_path, "test", data) is None
     with pytest.raises(ArgumentError, match=r"data\.columns: must name data\.source and data\.target; got en, fr"):
         ParallelDataConfig("x", "de", "en", ("en", "fr"))
-    with pytest.raises(ArgumentError, match=r"data\.target: must be another language"):
+    with pytest.raises(ArgumentError, match=r"data\.target: must differ from data\.source"):
         ParallelDataConfig("x", "de", "de")
     with pytest.raises(ArgumentError, match=r"is vf or en in the built-in pair; got de to en without a folder"):
         Translation.make(tmp_path, 1, ParallelDataConfig(None, "de", "en"))
@@ -344,7 +346,10 @@ def test_a_line_that_says_eos_is_one_sentence(task):
 
 def test_pairs_that_are_all_too_long_leave_nothing_to_train_on(tmp_path):
     task = Translation({"train": text(9, 1), "valid": text(9, 2)}, replace(DATA, longest=1))
-    with pytest.raises(DataError, match=r"data\.longest: must leave a pair to train on; got 1, and 2 tokens"):
+    with pytest.raises(
+        DataError,
+        match=r"data\.longest: must leave at least one pair to train on; got 1; the shortest pair has 2 tokens",
+    ):
         train(config_for(), task, tmp_path / "run", Quiet())
 
 

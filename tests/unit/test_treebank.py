@@ -52,7 +52,7 @@ def test_an_empty_root_label_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"{CAT}\n\n(S (NN x)))\n{DOG}", r"a\.trees:3: brackets must balance; got a '\)' too many"),
+        (f"{CAT}\n\n(S (NN x)))\n{DOG}", r"a\.trees:3: brackets must balance; got one '\)' too many"),
         (f"{CAT}\n)", r"a\.trees:2: brackets must balance"),
         (f"{CAT}\n\n(S (NN x)\n\n", r"a\.trees:3: brackets must balance; got 1 '\(' left open"),
         (f"(S (NP (NN x)\n{CAT}\n", r"a\.trees:1: brackets must balance; got 2 '\(' left open"),
@@ -108,7 +108,7 @@ def tree_with(word, indented):
 
 
 BAD = {
-    "too many": (lambda tree: tree + ")", -1, "brackets must balance; got a ')' too many"),
+    "too many": (lambda tree: tree + ")", -1, "brackets must balance; got one ')' too many"),
     "too few": (lambda tree: tree[:-1], 0, "brackets must balance; got 1 '(' left open"),
     "far too few": (lambda tree: tree[:-3], 0, "brackets must balance; got 3 '(' left open"),
     "text behind": (lambda tree: tree + " word", -1, "must hold brackets only; got 'word'"),
@@ -116,8 +116,8 @@ BAD = {
     "text alone": (lambda tree: "the cat sleeps", 0, "must hold brackets only; got 'the cat sleeps'"),
     "no word": (lambda tree: "(S (NP) (VP))", 0, "a tree must have at least one word; got (S (NP) (VP))"),
     "nothing": (lambda tree: "()", 0, "a tree must have at least one word; got ()"),
-    "two on a line": (lambda tree: f"{CAT} {CAT})", 0, "brackets must balance; got a ')' too many"),
-    "closed first": (lambda tree: ")", 0, "brackets must balance; got a ')' too many"),
+    "two on a line": (lambda tree: f"{CAT} {CAT})", 0, "brackets must balance; got one ')' too many"),
+    "closed first": (lambda tree: ")", 0, "brackets must balance; got one ')' too many"),
 }
 
 
@@ -192,7 +192,7 @@ def test_dependencies_are_refused_as_such(tmp_path, first, before, skipped):
     (tmp_path / "a.conllu").write_text(f"{before}{first}\n2\tcat\tcat\tNOUN\n")
     number, shown = 1 + before.count("\n"), repr(first.split("\n")[0]).replace("\\", "\\\\")
     told = (
-        rf"a\.conllu:{number}: must hold brackets only; got {shown}, as in CoNLL-U\. Dependencies are no constituents"
+        rf"a\.conllu:{number}: must hold brackets only; got {shown}, as in CoNLL-U\. Dependencies are not constituents"
     )
     with pytest.raises(DataError, match=told):
         list(read_treebank(tmp_path / "a.conllu", skipped))

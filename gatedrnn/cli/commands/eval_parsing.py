@@ -119,7 +119,7 @@ def _sources(
     if options.dev is None or named or not runs:
         got = "no --dev" if options.dev is None else "--layer too" if named else "no RUN"
         raise ArgumentError(
-            "--select", "needs a RUN, --dev FILE with gold trees, and no --layer", got, "Mend the options"
+            "--select", "needs a RUN, --dev FILE with gold trees, and no --layer", got, "Fix the options"
         )
     dev = [gold_tree(tree, words) for tree in read_treebank(options.dev, bad if options.skip_bad else None)]
     sources, each = [], {}

@@ -164,4 +164,4 @@ class Formula:
         at += len(self.text[at:]) - len(self.text[at:].lstrip())
         rest = self.text[at : at + 30]
         got = repr(rest + "…" * (len(self.text) > at + 30)) if rest else "its end"
-        return DataError(self.owner, f"column {at + 1} must be {wanted}", got, "Mend the formula")
+        return DataError(self.owner, f"column {at + 1} must be {wanted}", got, "Fix the formula")

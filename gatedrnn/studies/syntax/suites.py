@@ -165,11 +165,11 @@ def _check(suite: Suite, formula: Formula, item: Item) -> None:
         place, shown = f"{suite.path} item {item.number}", f"({region};%{condition}%)"
         if condition not in item.conditions:
             got = ", ".join(item.conditions)
-            raise DataError(place, f"must have the condition of {shown} in {formula.text!r}", got, "Mend one of them")
+            raise DataError(place, f"must have the condition of {shown} in {formula.text!r}", got, "Fix one of them")
         numbers = item.conditions[condition]
         if region != EVERY and region not in numbers:
             got = ", ".join(map(str, numbers))
-            raise DataError(place, f"must have the region of {shown} in {formula.text!r}", got, "Mend one of them")
+            raise DataError(place, f"must have the region of {shown} in {formula.text!r}", got, "Fix one of them")
 
 
 def _values(metric: str, regions: Iterable[int], read: RegionsRead) -> dict[int, float | None]:
