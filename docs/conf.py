@@ -166,7 +166,7 @@ def cell_page(name: str, cell: Cell) -> str:
     lines += [table(["block", "name", "rows", "squashing", "perturbed if `Gates.names` is None"], gates), ""]
     lines += [f"States: {', '.join(f'`{state}`' for state in layer.spec.states)}.", ""]
     if cell.gates != Gates():
-        lines += [f"Perturbation that belongs to the cell: `{cell.gates}`.", ""]
+        lines += [f"Default perturbation of the cell: `{cell.gates}`.", ""]
     if cell.options:
         inside = cell.options | cell.advised
         options = [[f"`{key}`", f"`{value!r}`", f"`{inside[key]!r}`"] for key, value in cell.options.items()]
@@ -174,7 +174,7 @@ def cell_page(name: str, cell: Cell) -> str:
     lines += ["## Step", "", *markdown(cell.step.__doc__ or ""), "```python", _without_docstring(cell), "```", ""]
     shapes = [[f"`{key}`", f"`{list(value.shape)}`"] for key, value in layer.state_dict().items()]
     lines += [f"## Parameters ({sizes}, one layer)", "", table(["name", "shape"], shapes), ""]
-    lines += ["## Trace", "", "With `return_gates=True`, by name, with the last dimension at these sizes:", ""]
+    lines += ["## Trace", "", "`return_gates=True` returns these gates; units is the last dimension at these sizes:", ""]
     lines += [table(["gate", "units"], [[f"`{key}`", str(value.shape[-1])] for key, value in trace.items()])]
     return "\n".join(lines) + "\n"
 

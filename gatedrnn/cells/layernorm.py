@@ -11,7 +11,7 @@ _GATES = ("input_gate", "forget_gate", "cell_candidate", "output_gate")
 
 
 def make_spec(hidden_size: int) -> Spec:
-    """The LSTM's rows i f g o, and gains (1 at first) and biases (0) of the norms: of W x and U h' [4H], of c [H]."""
+    """The LSTM's rows i f g o, and gains (initially 1) and shifts (0) of the norms of W x and U h' [4H] and of c [H]."""
     plain = lstm.make_spec(hidden_size)
     extras = []
     for name, gates in (("ih", _GATES), ("hh", _GATES), ("ch", ("output_gate",))):
@@ -24,7 +24,7 @@ def step(spec: Spec, params: Params, x_gates: Tensor, h_gates: Tensor, state: St
 
     LN(a) = gain∘(a − mean) / √(var + 10⁻⁵) + shift over the row, of all four gates together.
 
-    Equations: Ba, Kiros & Hinton 2016, eq. 29–31. Departs: b stands within the norms; the shifts do what it did.
+    Equations: Ba, Kiros & Hinton 2016, eq. 29–31. Departs: b is inside the norms; the shifts take its place.
     Args:    x_gates, h_gates: [B, 4H], rows i f g o; state: (h', c') of [B, H]; params.extras: gains and shifts.
     Returns: (h, c), gates of [B, H].
     Raises:  nothing: shapes are the driver's.

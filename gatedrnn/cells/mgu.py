@@ -1,4 +1,4 @@
-"""Minimal gated unit: one gate forgets, resets and writes."""
+"""Minimal gated unit: one gate does the work of the forget, reset and input gates."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from gatedrnn.cells.spec import Cell, Gate, Params, Spec, State, Trace
 
 
 def make_spec(hidden_size: int) -> Spec:
-    """Rows f n; U of n is multiplied in the step, because the reset comes before it."""
+    """Rows f n. The product with the U of n is part of the step, because the reset comes before it."""
     gates = (Gate("forget_gate", hidden_size), Gate("cell_candidate", hidden_size, "tanh"))
     return Spec(hidden_size, gates, ("h",), recurrent_gates=1)
 

@@ -14,8 +14,8 @@ SPLIT_POINTS = ("paper", "free")
 def make_spec(hidden_size: int, *, chunk_size: int = 1, split_points: str = "paper") -> Spec:
     """Rows i f g o (H each), then master_input, master_forget (D_m = H / chunk_size each; one more if free).
 
-    With `split_points="paper"` cumax ends at exactly 1, so the last chunk never leaves its initial state; "free" adds a
-    split point beyond every unit, which revives it.
+    With `split_points="paper"` cumax ends at exactly 1, so the last chunk never leaves its initial state. "free" adds a
+    split point beyond the last unit, so that the last chunk can change.
     Raises: ArgumentError: chunk_size does not divide hidden_size, or split_points is unknown.
     """
     positive_int("ONLSTM.chunk_size", chunk_size)

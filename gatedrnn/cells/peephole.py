@@ -1,4 +1,4 @@
-"""Peephole LSTM: i and f also read the old cell state, o the new one, through a diagonal or a full matrix."""
+"""Peephole LSTM: i and f also read the old cell state, o reads the new one, through a diagonal or a full matrix."""
 
 import torch
 from torch import Tensor

@@ -78,8 +78,8 @@ class PairDataConfig:
     """The section `data` of a run that classifies pairs.
 
     Args:
-        folder: with train.tsv, valid.tsv or dev.tsv, and test*.tsv if there are any (.gz too); none for made formulae.
-        operators: pairs of more are left out of training and validation; none for all.
+        folder: holds train.tsv, valid.tsv or dev.tsv, and optionally test*.tsv (.gz too); none for generated formulae.
+        operators: pairs with more operators are left out of training and validation; none for no limit.
 
     Raises: ArgumentError: a value is out of range.
     """
@@ -99,16 +99,16 @@ class ParallelDataConfig:
     """The section `data` of a run that translates.
 
     Args:
-        folder: with train.SOURCE and train.TARGET, valid (dev, val) and test likewise, or train.tsv and so on with a column a
-            language (.gz too); none for the built-in pair of languages.
-        source: code of the language that is read, the ending of its files.
-        target: of the language that is written.
-        columns: names of a TSV's columns, in order, source and target among them; none for these two.
-        level: subword (byte-level BPE) or word (at white space); none for subwords, and for words of the built-in pair.
+        folder: holds train.SOURCE and train.TARGET, likewise valid (dev, val) and test, or train.tsv and so on with one column for
+            each language (.gz too); none for the built-in pair of languages.
+        source: code of the source language, the ending of its files.
+        target: code of the target language, the ending of its files.
+        columns: names of the TSV columns in order, including source and target; none for source, target.
+        level: subword (byte-level BPE) or word (at white space); none for word with the built-in pair, subword otherwise.
         joint: one vocabulary for both sides.
-        vocabulary_size: how many subwords at most to learn [8000].
+        vocabulary_size: the largest number of subwords to learn [8000].
         min_count: words rarer than this become <unk> [2].
-        longest: pairs of more tokens on a side, its end included, are not trained on.
+        longest: pairs with more tokens on a side, including `<eos>`, are left out of training.
 
     Raises: ArgumentError: a value is out of range, or of no use at this level.
     """

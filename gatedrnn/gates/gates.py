@@ -10,11 +10,11 @@ from gatedrnn.core.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Gates:
-    """A gate is an affine map α, a perturbation (α + ε) / τ, then a squashing; this is the perturbation.
+    """The perturbation of a layer's gates: a gate is an affine map α, a perturbation (α + ε) / τ, then a squashing.
 
-    Noise ε is drawn in training only: logistic for sigmoid gates, element by element with probability
-    `noise_probability`; Gumbel for cumax gates, where a whole split-point distribution is one gate and is perturbed or
-    left alone as one. `Gates()` is the cell as published.
+    Noise ε is drawn in training only. Sigmoid gates get logistic noise, on each element with probability
+    `noise_probability`. Cumax gates get Gumbel noise; the split-point distribution counts as one gate, which is perturbed as a
+    whole or not at all. `Gates()` leaves the cell as published.
 
     Equations: Li et al. 2018, eq. 4–5 (G²-LSTM). Departs: the evaluation temperature is explicit; at its default, 1,
     evaluation uses the plain gate, as the authors' code does.
@@ -23,8 +23,8 @@ class Gates:
         temperature: τ in training, above 0.
         evaluation_temperature: τ in evaluation, above 0.
         noise_probability: p in [0, 1], the share of gates perturbed at a step of training.
-        straight_through: binary gates forward (in training and evaluation), soft gradient backward.
-        names: the gates concerned, None for the cell's memory gates: every sigmoid or cumax gate but the output gate.
+        straight_through: binary gates in the forward pass (in training and evaluation), soft gradient in the backward pass.
+        names: the gates to perturb; None for the cell's memory gates: every sigmoid or cumax gate except the output gate.
 
     Raises: ArgumentError: a value is out of range.
     """
