@@ -174,7 +174,7 @@ def cell_page(name: str, cell: Cell) -> str:
     lines += ["## Step", "", *markdown(cell.step.__doc__ or ""), "```python", _without_docstring(cell), "```", ""]
     shapes = [[f"`{key}`", f"`{list(value.shape)}`"] for key, value in layer.state_dict().items()]
     lines += [f"## Parameters ({sizes}, one layer)", "", table(["name", "shape"], shapes), ""]
-    lines += ["## Trace", "", "`return_gates=True` returns these gates; units is the last dimension at these sizes:", ""]
+    lines += ["## Trace", "", "Gates that `return_gates=True` returns, with the size of their last dimension:", ""]
     lines += [table(["gate", "units"], [[f"`{key}`", str(value.shape[-1])] for key, value in trace.items()])]
     return "\n".join(lines) + "\n"
 

@@ -99,8 +99,8 @@ class ParallelDataConfig:
     """The section `data` of a run that translates.
 
     Args:
-        folder: holds train.SOURCE and train.TARGET, likewise valid (dev, val) and test, or train.tsv and so on with one column for
-            each language (.gz too); none for the built-in pair of languages.
+        folder: holds train.SOURCE and train.TARGET, likewise valid (dev, val) and test, or train.tsv and so on with one column
+            for each language (.gz too); none for the built-in pair of languages.
         source: code of the source language, the ending of its files.
         target: code of the target language, the ending of its files.
         columns: names of the TSV columns in order, including source and target; none for source, target.
