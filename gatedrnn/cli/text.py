@@ -9,6 +9,7 @@ from gatedrnn.cli.arguments import option
 from gatedrnn.cli.arguments import place as argument
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import MAPPINGS, ConlluSentence, read_conllu
+from gatedrnn.tasks import GrammarInduction
 
 INTERRUPTED = 130
 """The exit code of what Ctrl-C ended, as shells have it."""
@@ -67,6 +68,13 @@ def check_gates_are_read(options: Any) -> None:
         if name in options.given:
             rule = "applies only to runs of language_modelling"
             raise ArgumentError(f"--{name}", rule, "a run of grammar", f"Drop --{name}")
+
+
+def check_recurrent(command: str, run: Any) -> None:
+    """Raise ArgumentError for `command` if the model of a run has no recurrent layers."""
+    if run.config.task == GrammarInduction.name:
+        got = f"a run of {run.config.task}"
+        raise ArgumentError(command, "needs a model with recurrent layers", got, "Name a run of another task")
 
 
 def nothing(path: str) -> DataError:

@@ -140,14 +140,11 @@ class TrainingConfig:
             raise ArgumentError("training.average_decay", "must lie in [0, 1)", self.average_decay, advice)
 
     def _check_betas(self) -> None:
-        """Raises ArgumentError: not two numbers in [0, 1), or given to an optimiser that has none."""
+        """Raises ArgumentError: not two numbers in [0, 1), or a peak that cannot be used."""
         betas = tuple(self.betas)
         object.__setattr__(self, "betas", betas)
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ArgumentError("training.betas", "must be two numbers in [0, 1)", list(betas), "Write [0.9, 0.999]")
-        if self.optimizer == "sgd" and betas != type(self).betas:
-            got = f"{list(betas)} with optimizer: sgd"
-            raise ArgumentError("training.betas", "needs optimizer: adam or adamw", got, "Leave it out")
         if self.peak_beta is None:
             return
         if not 0 <= self.peak_beta < 1:

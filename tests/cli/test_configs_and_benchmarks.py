@@ -24,6 +24,8 @@ def data_for(task: str, folder: Path) -> Path:
     folder.mkdir()
     if task == "language_modelling":  # 20 × 35 tokens are one window: two steps
         lines = {f"{split}.txt": "the old pilot sleeps\n" * 280 for split in ("train", "valid")}
+    elif task == "grammar":
+        lines = {f"{split}.txt": "the old pilot sleeps\n" * 40 for split in ("train", "valid")}
     elif task == "translation":
         sides = ("lc.tok.de", "der alte pilot schläft .\n"), ("lc.tok.en", "the old pilot sleeps .\n")
         lines = {f"{split}.{code}": line * 40 for split in ("train", "val") for code, line in sides}
@@ -131,7 +133,7 @@ def test_bench_of_one_layer_and_of_the_interpreted_gpu_kernels(capsys, monkeypat
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_its_benchmarks_say_so(capsys):
     assert main(["bench", "--device", "cuda"]) == 1
-    assert "torch sees no GPU" in capsys.readouterr().err
+    assert "torch finds no GPU" in capsys.readouterr().err
     done = run_benchmark("gpu_check.py")
     assert done.returncode == 1 and "needs a GPU; got none" in done.stdout
 

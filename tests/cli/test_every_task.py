@@ -11,6 +11,7 @@ import pytest
 import torch
 from terminal import call, fails
 
+from gatedrnn.data import write_corpus
 from gatedrnn.data.logic import make_pairs, write_pairs
 from gatedrnn.data.verb_final import write_parallel
 from gatedrnn.training.loop import Loop
@@ -21,10 +22,12 @@ COMMON = ["--model.embedding_size", "8", "--model.hidden_sizes", "[8]", "--train
 TASKS = {
     "inference": [*COMMON, "--model.cell", "lstm"],
     "translation": [*COMMON, "--model.decoder_sizes", "[8]", "--data.level", "word"],
+    "grammar": [*(f"--model.{name}=4" for name in ("nonterminals", "preterminals", "state_size")), *COMMON[4:]],
 }
 PLAIN = {  # without dropout, which processes draw by themselves
     "inference": ["--model.input_dropout", "0", "--model.head_dropout", "0"],
     "translation": [f"--model.{name}_dropout=0" for name in ("embedding", "input", "hidden", "output")],
+    "grammar": [],
 }
 
 
@@ -35,6 +38,8 @@ def task(request, tmp_path_factory):
     if request.param == "inference":
         for split, seed in (("train", 1), ("dev", 2)):
             write_pairs(folder / f"{split}.tsv", make_pairs(100, seed))
+    elif request.param == "grammar":
+        write_corpus(folder, 1, train=100, valid=40, test=5)
     else:
         write_parallel(folder, 1, 100, 40, 1)
     return request.param, ["train", "--task", request.param, *TASKS[request.param], "--data", str(folder)]

@@ -223,7 +223,7 @@ def _rows(voters: Voters, weights: list[float] | None, trees: Any, scored: Any) 
 
 
 def _drawn(runs: list[Run], voters: Voters, gold: list[Gold], trees: Any, options: Options) -> Iterator[dict[str, Any]]:
-    """The first sentences of a middle length, as many as a report draws, with distances and gates of the first run that has them."""
+    """The first sentences of a middle length, as many as a report draws; gates of the first run that has any."""
     most = min(_MOST, options.max_words or _MOST)
     middle = [k for k, tree in enumerate(gold) if _FEWEST <= len(tree) <= most]
     chosen = (middle or [k for k, tree in enumerate(gold) if 1 < len(tree) <= most])[:_DRAWN]

@@ -7,6 +7,7 @@ from typing import Any
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, required, run_place
+from gatedrnn.cli.text import check_recurrent
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.training.run import load_run
@@ -43,7 +44,9 @@ def run(options: Options) -> dict[str, Any]:
             raise ArgumentError(f"--{name}", f"needs --to {' or '.join(forms)}", options.to, f"Leave --{name} out")
     how = {name: value for name, value in (("int8", options.int8), ("runtime", options.runtime)) if value}
     out = Path(options.out)
-    form.export_run(load_run(options.run, None), out, **how)
+    run = load_run(options.run, None)
+    check_recurrent("export", run)
+    form.export_run(run, out, **how)
     sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
     return {"run": options.run, "to": options.to, "out": options.out, "bytes": sizes}
 

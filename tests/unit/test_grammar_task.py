@@ -1,0 +1,270 @@
+"""The neural grammar: its model, what it is trained on, its likelihood, and the trees of least risk."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
+from gatedrnn.data import DataConfig, Vocabulary, write_corpus
+from gatedrnn.data.ragged import Ragged
+from gatedrnn.data.sentences import GrammarDataConfig, WholeSentences, by_room, of_length, split
+from gatedrnn.models.grammar import LONGEST, Grammar, GrammarConfig
+from gatedrnn.studies.parsing import family_weights, parse_by_grammar, parse_lines_by_grammar
+from gatedrnn.tasks import GrammarInduction
+from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.grammar import likelihood
+from gatedrnn.training.loop import _optimizer
+from gatedrnn.trees import best_tree, consensus
+
+EOS = 1
+SIZES = GrammarConfig(12, nonterminals=3, preterminals=4, state_size=5)
+
+
+def made(config=SIZES, seed=1):
+    torch.manual_seed(seed)
+    model = Grammar(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    return model.eval().requires_grad_(False)
+
+
+def words():
+    return Vocabulary(["<unk>", "<eos>", *"abcdefghij"])
+
+
+def every_tree(i, j):
+    """The spans of every binary tree over words i … j − 1."""
+    if j - i < 2:
+        yield frozenset()
+    for k in range(i + 1, j):
+        for one, other in itertools.product(every_tree(i, k), every_tree(k, j)):
+            yield one | other | {(i, j)}
+
+
+def test_every_distribution_sums_to_one():
+    left, right, root, emitted = made().rules()
+    assert (left.shape, right.shape, root.shape, emitted.shape) == ((3, 7), (3, 7), (3,), (12, 4))
+    for log, dim in ((left, 1), (right, 1), (root, 0), (emitted, 0)):
+        assert torch.allclose(log.exp().sum(dim), torch.ones(()), atol=1e-6)
+
+
+def test_all_sentences_of_two_and_three_words_have_the_probability_of_their_trees():
+    model = made(GrammarConfig(2, 2, 2, 3)).double()
+    left, right, root, _ = (each.exp() for each in model.rules())
+    every = [torch.tensor(list(itertools.product(range(2), repeat=n))).t() for n in (2, 3)]
+    two, three = (float(model(ids, torch.full(ids.shape[1:], len(ids))).exp().sum()) for ids in every)
+    leaf_l, leaf_r = left[:, 2:].sum(1), right[:, 2:].sum(1)  # a child is a word
+    pair = leaf_l * leaf_r
+    assert two == pytest.approx(float(root @ pair))
+    assert three == pytest.approx(float(root @ (leaf_l * (right[:, :2] @ pair) + leaf_r * (left[:, :2] @ pair))))
+
+
+def test_a_sentences_probability_does_not_depend_on_its_batch():
+    model = made()
+    ids = torch.randint(0, 12, (9, 4), generator=torch.Generator().manual_seed(3))
+    lengths = torch.tensor([9, 2, 5, 7])
+    together = model(ids, lengths)
+    for b, n in enumerate(lengths.tolist()):
+        assert float(together[b]) == pytest.approx(float(model(ids[:n, b : b + 1], lengths[b : b + 1])), abs=1e-4)
+
+
+def test_spans_are_probabilities_and_the_whole_is_certain():
+    model, lengths = made(), torch.tensor([6, 3])
+    probability, log = model.spans(torch.randint(0, 12, (6, 2)), lengths)
+    assert probability.min() >= 0 and probability.max() <= 1 + 1e-5 and not log.requires_grad
+    for b, n in enumerate(lengths.tolist()):
+        assert float(probability[b, 0, n - 1]) == pytest.approx(1, abs=1e-5)
+        assert float(probability[b].sum()) == pytest.approx(2 * n - 1, abs=1e-4)  # words among them
+        assert not probability[b, n:].any() and not probability[b, :, n:].any()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_tree_has_the_most_probable_spans_of_all_trees():
+    model, vocabulary = made(), words()
+    for n in range(2, 8):
+        sentence = [vocabulary.words[2 + (7 * k * k + n) % 10] for k in range(n)]
+        ids = torch.tensor(vocabulary.encode(sentence))[:, None]
+        probability, log = model.spans(ids, torch.tensor([n]))
+        (parse,) = parse_by_grammar(model, vocabulary, [sentence])
+        assert parse.log_likelihood_nats == pytest.approx(float(log), abs=1e-5)
+
+        def worth(spans, probability=probability):
+            return sum(float(probability[0, i, j - 1]) for i, j in spans)
+
+        assert worth(parse.spans) == pytest.approx(max(map(worth, every_tree(0, n))), abs=1e-6)
+
+
+def test_lines_in_are_trees_out_in_order_whatever_their_length():
+    model, vocabulary = made(), words()
+    lines = ["a b c", "", "a", "zebra b", *["c d e f g h i j a b"] * 5, "a b c"]
+    found = list(parse_lines_by_grammar(model, vocabulary, lines))
+    assert [parse.brackets for parse in found[1:3]] == ["", "(X a)"]
+    assert [parse.log_likelihood_nats for parse in found[1:3]] == [None, None]
+    assert [list(parse.words) for parse in found] == [line.split() for line in lines]
+    assert found[0].spans == found[-1].spans and len(found[4].spans) == 9
+    assert str(found[3].tree) == "(X zebra b)"
+
+
+def test_a_sentence_that_is_too_long_is_named():
+    parses = parse_by_grammar(made(), words(), [["a", "b"], ["a"] * (LONGEST + 1)])
+    with pytest.raises(ArgumentError, match=r"takes at most 300 words with a grammar; got 301 in sentence 2"):
+        list(parses)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ids", "error"),
+    [
+        ([1, 3], [3, 2], "must be between 2 and the 3 words of a column; got 1 to 3"),
+        ([2, 4], [3, 2], "must be between 2 and the 3 words of a column; got 2 to 4"),
+        ([2], [3, 2], r"needs ids \[T, B\] and lengths \[B\]; got \[3, 2\] and \[1\]"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(lengths, ids, error):
+    with pytest.raises(ArgumentError, match=error):
+        made()(torch.zeros(ids, dtype=torch.int64), torch.tensor(lengths))
+
+
+def test_ids_and_sizes_out_of_range_are_refused():
+    with pytest.raises(ArgumentError, match=r"ids must lie in 0…11; got 12 to 12"):
+        made()(torch.full((2, 1), 12), torch.tensor([2]))
+    with pytest.raises(ArgumentError, match=r"model\.vocabulary_size: must be set to build a model"):
+        Grammar(GrammarConfig())
+    for name in ("nonterminals", "preterminals", "state_size", "vocabulary_size"):
+        with pytest.raises(ArgumentError, match=rf"model\.{name}: must be a positive integer; got 0"):
+            GrammarConfig(**{name: 0})
+
+
+def test_a_model_that_holds_nan_is_named():
+    model = made()
+    torch.nn.init.constant_(model.words.bias, math.nan)
+    with pytest.raises(CheckpointError, match="spans: must be finite; got NaN or infinity"):
+        list(parse_by_grammar(model, words(), [["a", "b"]]))
+    with pytest.raises(CheckpointError, match="perplexity: must be finite; got a loss of nan nats a word"):
+        likelihood(model, np.array([2, 3, EOS]), EOS)
+
+
+def test_saved_and_read_again_it_is_the_same(tmp_path):
+    model = made()
+    model.save_pretrained(tmp_path, words())
+    again, ids = Grammar.from_pretrained(tmp_path), torch.tensor([[2], [5], [3]])
+    assert torch.equal(again(ids, torch.tensor([3])), model(ids, torch.tensor([3]))) and len(again.vocabulary) == 12
+
+
+def test_bfloat16_and_float64_have_the_likelihood_of_float32():
+    model, ids, lengths = made(), torch.randint(0, 12, (5, 3)), torch.tensor([5, 4, 2])
+    expected = model(ids, lengths)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.allclose(model(ids, lengths), expected, rtol=0.02)
+    assert torch.allclose(model.double()(ids, lengths).float(), expected, rtol=1e-5)
+
+
+TOKENS = np.array([2, EOS, 2, 3, EOS, 4, 5, 6, EOS, EOS, 7, 8, 9, 10, EOS, 2, 3, EOS], np.int32)
+
+
+def test_sentences_of_some_length_are_chosen():
+    assert of_length(TOKENS, EOS, 2, 3).tolist() == [2, 3, EOS, 4, 5, 6, EOS, 2, 3, EOS]
+    assert of_length(TOKENS, EOS, 5, 9).tolist() == [] and of_length(TOKENS[:0], EOS, 2, 3).tolist() == []
+    assert [ids.tolist() for ids in split(TOKENS, EOS)] == [[2], [2, 3], [4, 5, 6], [], [7, 8, 9, 10], [2, 3]]
+
+
+def test_an_epoch_has_every_sentence_once_padded_and_shared_out():
+    tokens = of_length(TOKENS, EOS, 2, 4)
+    batches = WholeSentences(tokens, 3, EOS, 1, 1)
+    found = []
+    for batch in (batches[k] for k in range(len(batches))):
+        assert batch.count == batch.lengths_B.sum() and batch.steps == batch.lengths_B.max()
+        parts = [batch.part(k, 2) for k in range(2)]
+        assert np.array_equal(np.concatenate([part.tokens_TB for part in parts], 1), batch.tokens_TB)
+        for column, length in zip(batch.tokens_TB.T, batch.lengths_B, strict=True):
+            found.append(column[:length].tolist())
+            assert (column[length:] == EOS).all()
+    assert sorted(found) == [[2, 3], [2, 3], [4, 5, 6], [7, 8, 9, 10]]
+
+
+def test_batches_without_gradients_have_room_for_their_spans():
+    sentences = Ragged([[2] * n for n in (9, 2, 3, 2, 30)])
+    batches = [batch.tolist() for batch in by_room(sentences, 100)]
+    assert sorted(itertools.chain(*batches)) == [0, 1, 2, 3, 4] and [4] in batches
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * (max(sentences.lengths_N[batch]) + 1) ** 2 <= 100
+
+
+def test_likelihood_counts_words_and_leaves_out_what_has_no_tree():
+    model = made()
+    found = likelihood(model, TOKENS, EOS)
+    logs = [float(model(torch.tensor(ids)[:, None], torch.tensor([len(ids)]))) for ids in ([2, 3], [2, 3], [4, 5, 6])]
+    logs.append(float(model(torch.tensor([[7], [8], [9], [10]]), torch.tensor([4]))))
+    assert (found.sentences, found.words, found.left_out) == (4, 11, 2)
+    assert found.log_likelihood_nats == pytest.approx(sum(logs) / 4, rel=1e-6)
+    assert found.perplexity == pytest.approx(math.exp(-sum(logs) / 11), rel=1e-6)
+    with pytest.raises(DataError, match="must hold a sentence of 2 to 300 words; got 1 others"):
+        likelihood(model, TOKENS[:2], EOS)
+
+
+def test_longer_sentences_come_epoch_by_epoch(tmp_path):
+    write_corpus(tmp_path, 1, train=80, valid=10, test=5)
+    task = GrammarInduction.open(GrammarDataConfig(longest=8, first_longest=6), tmp_path)
+    longest = []
+    for epoch in range(1, 5):
+        batches = task.batches(task.training, epoch)
+        longest.append(max(batches[k].steps for k in range(len(batches))))
+    assert longest == [6, 7, 8, 8]
+    assert "sentences, of 2 to 8 words" in task.describe()
+
+
+def test_a_text_without_a_sentence_to_train_on_is_refused(tmp_path):
+    for name, text in (("train", "a\nb\n"), ("valid", "a b\n")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    with pytest.raises(DataError, match=r"train\.txt: must hold a sentence of 2 to 30 words; got none"):
+        GrammarInduction.open(GrammarDataConfig(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"longest": 1}, r"data\.longest: must be an integer of at least 2; got 1"),
+        ({"first_longest": 0}, r"data\.first_longest: must be an integer of at least 2; got 0"),
+        ({"level": "char"}, r"data\.level: must be word for a grammar; got level=char"),
+        ({"empty_lines": "eos"}, r"data\.empty_lines: must be skip for a grammar; got empty_lines=eos"),
+    ],
+)
+def test_sections_of_no_use_to_a_grammar_are_refused(values, error):
+    with pytest.raises(ArgumentError, match=error):
+        GrammarDataConfig(**values)
+    assert isinstance(GrammarDataConfig(), DataConfig)
+
+
+@pytest.mark.parametrize("betas", [(0.5,), (0.5, 1.0), (-0.1, 0.9), (0.9, math.nan)])
+def test_betas_that_are_no_shares_are_refused(betas):
+    with pytest.raises(ArgumentError, match=r"training\.betas: must be two numbers in \[0, 1\)"):
+        TrainingConfig(betas=betas)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_betas_reach_the_optimiser_that_has_them(name):
+    found = _optimizer(made(), TrainingConfig(optimizer=name, betas=(0.75, 0.99)))
+    assert found.defaults.get("betas", (0.75, 0.99)) == (0.75, 0.99)
+    default = _optimizer(made(), TrainingConfig(optimizer=name))
+    assert default.defaults.get("betas", (0.9, 0.999)) == (0.9, 0.999)
+
+
+def test_families_have_the_same_weight():
+    assert family_weights(["a", "a", "a"]) is None
+    assert family_weights(["a", "b", "b"]) == [1, 0.5, 0.5]
+    one, other = {(0, 2), (0, 3)}, {(1, 3), (0, 3)}
+    assert consensus([one, other, other], 3) == other == consensus([one, other, other], 3, [1.0, 0.6, 0.6])
+    assert consensus([one, other, other], 3, [1.0, 0.4, 0.4]) == one
+    for weights in ([1.0], [1.0, 0.0], [1.0, math.inf]):
+        with pytest.raises(ArgumentError, match=r"consensus\.weights: must be a finite number above 0 for each tree"):
+            consensus([one, other], 3, weights)
+
+
+def test_the_best_tree_of_any_worths_is_the_best_of_all():
+    random = np.random.default_rng(1)
+    for n in range(1, 8):
+        worth = random.normal(size=(n + 1, n + 1))
+        best = max(every_tree(0, n), key=lambda tree: sum(worth[span] for span in tree))
+        assert best_tree(worth) == best
