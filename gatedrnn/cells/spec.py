@@ -58,7 +58,7 @@ class Extra:
         name: prefix in the state dict; `_l0` is appended.
         gates: names of the gates that own its rows.
         full: [rows, H] if true, else [rows].
-        start: the value all its elements have at first; None to draw them like weights.
+        start: the initial value of all its elements; None to draw them like weights.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Spec:
         recurrent_gates: how many leading gates receive U h' in `h_gates`; None for all (a GRU that resets before the
             product computes its last one in the step).
         extras: further parameters.
-        derived: what a trace shows beside the gates of `step`.
+        derived: what a trace shows in addition to the gates of `step`.
         constants: names and values of numbers that the step reads, `spec.constant(name)`; an option may be one.
         normalised: whether the step normalises logits, so that no temperature or noise can be folded into them.
         rows: R, the rows of weight_ih and weight_hh; follows from the gates.
@@ -145,7 +145,7 @@ class Spec:
         return self.gate(name)(logits)
 
     def perturbed(self, gates: Gates) -> tuple[str, ...]:
-        """Names of the gates that `gates` concerns.
+        """Names of the gates that `gates` perturbs.
 
         Raises: ArgumentError: a name is no sigmoid or cumax gate of this cell.
         """
@@ -232,8 +232,8 @@ class Cell:
         step: (spec, params, x_gates [B, R], h_gates [B, recurrent rows], state) → (new state, trace). `x_gates` holds
             W x + b_ih with noise folded in, `h_gates` U h' + b_hh; state tensors are [B, H].
         options: names and defaults of the options of `make_spec`.
-        gates: the perturbation that belongs to the cell's definition (G²-LSTM's), else none.
-        advised: options for which a language model has another default than the layer.
+        gates: the default perturbation of the cell, as of G²-LSTM; none for other cells.
+        advised: options whose default in a language model differs from that of the layer.
     """
 
     name: str

@@ -5,9 +5,9 @@ class GatedRNNError(Exception):
     """Base of every error that a user can cause.
 
     Args:
-        owner: who complains, as `Class.field`, `section.key` or a file path.
+        owner: what is wrong, as `Class.field`, `section.key` or a file path.
         rule: what must hold.
-        got: the offending value, or None when the rule says it all.
+        got: the offending value, or None if the rule is enough.
         advice: what to do about it, a sentence without its full stop.
     """
 

@@ -22,7 +22,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = dict(entries or {})
 
     def register(self, name: str, entry: T) -> T:
-        """Add `entry` under `name`; a name can be taken once."""
+        """Add `entry` under `name`; a name can be used only once."""
         if not re.fullmatch(r"[\w.-]+", name):
             got = repr(name)
             raise ArgumentError(

@@ -27,12 +27,12 @@ class Aligned:
 def align(vocabulary: Vocabulary, line: str, mapping: str = "exact") -> Aligned:
     """Words and tokens of a line.
 
-    A token belongs to the word that holds its last visible character; white space alone to the word that follows it, at the
-    end of the line to the last one. So subwords that begin with their space, and those that do not, sum to the same words.
+    A token belongs to the word that holds its last visible character. A token of white space belongs to the next word, or to the
+    last word at the end of the line. Subwords that begin with a space and subwords that do not therefore sum to the same words.
 
-    A line of white space alone has tokens, and no word for them.
+    A line of only white space has tokens but no word.
 
-    Args: mapping: how words are looked up, as in `Vocabulary.encode_foreign`; of no use at other levels.
+    Args: mapping: how words are looked up, as in `Vocabulary.encode_foreign`; not used at other levels.
     Raises: ArgumentError: unknown mapping.
     """
     if vocabulary.level == "word":

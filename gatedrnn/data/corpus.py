@@ -113,7 +113,7 @@ class Corpus:
         return self._arrays[split]
 
     def cache(self, folder: Path | str) -> None:
-        """Map the arrays in `folder`, encoded first unless they are whole and of the same files and vocabulary."""
+        """Memory-map the arrays in `folder`; encode them first unless they are complete and match files and vocabulary."""
         folder = Path(folder)
         index = folder / "tokens.json"
         of = self._fingerprint()

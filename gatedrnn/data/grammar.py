@@ -107,7 +107,7 @@ GRAMMAR = _expand()
 
 
 def sample_trees(count: int, seed: int, part: str = "train") -> Iterator[Tree]:
-    """Draw `count` gold trees, tagged with Penn Treebank tags, from a random stream of its own for `part`.
+    """Draw `count` gold trees, tagged with Penn Treebank tags, from a separate random stream for each `part`.
 
     Raises: ArgumentError: count is negative.
     """

@@ -20,9 +20,9 @@ def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> I
     """Trees of a file in Penn bracketing, on one line or several; `.gz` and "-" as in `read_lines`.
 
     Args:
-        skipped: where errors of bad trees go, each with its line, instead of being raised. What follows a bad tree is found by
-            indentation: the next line that begins as the file's first one does, with a bracket, begins a tree, unless in this
-            file such lines stand inside trees.
+        skipped: a list that receives the errors of bad trees, each with its line, instead of raising them. The next tree after a
+            bad tree is found by indentation: it begins at the next line that begins like the first line of the file, with a
+            bracket, unless such lines also occur inside trees in this file.
 
     Raises: DataError: unbalanced brackets, text outside them or a tree without a word (each with its line); no tree at all;
         CoNLL-U; or as `read_lines`.

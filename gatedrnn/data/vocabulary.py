@@ -134,11 +134,11 @@ class Vocabulary:
         return [self.ids.get(word, 0) for word in words]
 
     def encode_foreign(self, words: Iterable[str], mapping: str = "number") -> list[int]:
-        """Ids of words from text that was not prepared as the training text was, a treebank's say.
+        """Ids of words of a text that was prepared in another way than the training text, such as a treebank.
 
-        A word is looked up as written (`exact`), then in lower case (`lower`), then, if it holds a digit, as `N`, the Penn
-        Treebank text's number word (`number`); else it is `<unk>`. With `tokenize: penn`, brackets, quotation marks and
-        apostrophes are looked up as that writes them.
+        A word is looked up as written (`exact`), then in lower case (`lower`), then, if it holds a digit, as `N`, the word
+        for numbers in the Penn Treebank text (`number`); otherwise it is `<unk>`. With `tokenize: penn`, brackets, quotation
+        marks and apostrophes are looked up in its form.
 
         Raises: ArgumentError: the tokens are not words, or an unknown mapping.
         """
@@ -192,9 +192,9 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path | str) -> "Vocabulary":
-        """Read `vocabulary.json`, and `tokenizer.json` beside it if it says so.
+        """Read `vocabulary.json` and, for subwords, `tokenizer.json` in the same folder.
 
-        Raises: DataError: missing or damaged. CheckpointError: another one than was written, by its checksum.
+        Raises: DataError: missing or damaged. CheckpointError: a file differs from the saved one, by its checksum.
         """
         path = Path(path)
         try:

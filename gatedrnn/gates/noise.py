@@ -13,7 +13,7 @@ _ROUNDS = 7
 def uniform(seed: Tensor, rows_N: Tensor, count: int) -> Tensor:
     """U ∈ (0, 1), multiples of 2⁻²³ plus 2⁻²⁴: [N, count] in float32.
 
-    Equations: Salmon et al. 2011, Philox-4x32 with 7 rounds; a counter's four words stand a quarter of the row apart.
+    Equations: Salmon et al. 2011, Philox-4x32 with 7 rounds; the four words of a counter are a quarter of the row apart.
 
     Args:
         seed: int64 [1], the key.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 def straight_through(soft: Tensor, hard: Tensor) -> Tensor:
-    """`hard` forward, the gradient of `soft` backward. Both [...]; returns [...]."""
+    """`hard` in the forward pass, the gradient of `soft` in the backward pass. Both [...]; returns [...]."""
     return hard + (soft - soft.detach())
 
 

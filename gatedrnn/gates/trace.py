@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def syntactic_distance(master_forget: Tensor) -> Tensor:
-    """1 − mean of the master forget gate: an estimate of the relative split point d_f / D; high when a large constituent closed.
+    """1 − mean of the master forget gate: an estimate of the split point d_f / D; high when a large constituent has ended.
 
     Equations: Shen et al. 2019, eq. 17. Departs: none.
 

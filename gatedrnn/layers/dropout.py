@@ -33,9 +33,9 @@ class LockedDropout(nn.Module):
 
 @final
 class EmbeddingDropout(nn.Module):
-    """Drops whole words: a dropped one is absent everywhere in the batch.
+    """Drops whole words: a dropped word is zero everywhere in the batch.
 
-    The same as dropping rows of the embedding's weights, without a visit of those that are not in the batch.
+    This equals dropping rows of the embedding's weights, but touches only the rows of words in the batch.
     Args: p: probability that a word is dropped.
     """
 

@@ -40,9 +40,9 @@ def surprisals(
     Args:
         sentences: word ids, any number of sentences of any length, read in constant memory; an empty one is an `<eos>` alone.
         eos: id that ends a sentence and precedes the first.
-        carried: read each sentence with the state that the one before left, as one text, instead of a fresh one.
+        carried: read each sentence from the final state of the sentence before, as one text, instead of a fresh state.
 
-    Returns: a list a sentence, in order, one number a word and one for `<eos>`.
+    Returns: one list for each sentence, in order, with one number for each word and one for `<eos>`.
     Raises: ArgumentError: an id is out of range.
     """
     for losses_T in token_losses(model, ([*ids, eos] for ids in sentences), eos, carried=carried):

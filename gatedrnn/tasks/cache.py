@@ -19,9 +19,9 @@ class Cache:
     """Settings of the continuous cache; the defaults are AWD-LSTM's for the Penn Treebank.
 
     Args:
-        window: positions looked back at.
-        theta: sharpness, above 0: near 0 every position counts alike, more prefers similar hidden states.
-        lambda_: the cache's share of the mixture; 0 is the model alone.
+        window: number of earlier positions in the cache.
+        theta: sharpness, above 0: near 0 all positions count equally, a larger value prefers similar hidden states.
+        lambda_: the weight of the cache in the mixture; 0 uses the model alone.
 
     Raises: ArgumentError: a value is out of range.
     """

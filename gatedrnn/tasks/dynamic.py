@@ -18,8 +18,8 @@ class Dynamic:
     """Settings of dynamic evaluation; the defaults were chosen on the Penn Treebank's validation text.
 
     Args:
-        rate: η, length of a step; 0 learns nothing.
-        decay: λ, the share of the way back to the original weights that each step goes first.
+        rate: η, the learning rate; 0 for no learning.
+        decay: λ, the share of the way back to the original weights that each step first takes.
         segment: tokens between steps.
 
     Raises: ArgumentError: a value is out of range.

@@ -17,12 +17,12 @@ def right(n: int) -> set[Span]:
 
 
 def balanced(n: int) -> set[Span]:
-    """Cut in the middle, the left part smaller where the width is odd."""
+    """Cut in the middle; the left part is smaller if the width is odd."""
     return _cut(n, lambda i, j: i + (j - i) // 2)
 
 
 def balanced_up(n: int) -> set[Span]:
-    """Cut in the middle, the left part larger where the width is odd."""
+    """Cut in the middle; the left part is larger if the width is odd."""
     return _cut(n, lambda i, j: i + (j - i + 1) // 2)
 
 

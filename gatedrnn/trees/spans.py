@@ -19,7 +19,7 @@ def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> s
         spans: nested spans of width ≥ 2 over `words`; the whole sentence is added if it is missing.
         words: at least one; parentheses in them become -LRB- and -RRB-; a final backslash, which would
             escape a bracket, gets a `_`.
-        label: of every constituent, since an induced tree has no labels.
+        label: the label of every constituent, because an induced tree has no labels.
 
     Raises: ArgumentError: no word.
     """

@@ -17,10 +17,10 @@ from gatedrnn.weights.forms import FORMS
 class Projection:
     """Dense weights → the weights that a scheme would store for them.
 
-    A low rank follows the weights: from step to step, its row space is improved by one multiplication (a power iteration), which
-    costs little beside a singular-value decomposition and keeps up with weights that change slowly.
+    For a low rank, the row space is updated by one multiplication (a power iteration) at each step. This costs much less than a
+    singular-value decomposition, and is accurate enough while the weights change slowly.
 
-    Args: model: whose weights; nothing of it is kept. scheme: as for `compressed`.
+    Args: model: whose weights are projected; it is not kept. scheme: as for `compressed`.
     Attributes: name: the scheme, for a checkpoint; memory: row spaces [columns, rank] of the last weights, by weight and first
         row, likewise.
     Raises: ArgumentError: as `compressed`.

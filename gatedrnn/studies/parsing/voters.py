@@ -22,7 +22,7 @@ def read_gold(
     mapping: str = "number",
     keep_gates: bool = False,
 ) -> list[Reading]:
-    """The kept words of every gold tree read by the model, without a look at the trees; an empty reading for no word.
+    """The model's reading of the kept words of every gold tree; empty for a tree without words. The trees are not used.
 
     Args and Raises: as `read_sentences`.
     """

@@ -63,9 +63,9 @@ def evaluate_pairs(
     Args:
         unknown: "skip" pairs with an unknown word, or judge them with "unk" in its place.
         method: "sentence" compares log P of whole sentences and their `<eos>`; "prefix" of the first word that differs.
-        append: a word put at the end of each sentence before `<eos>` (the authors of the first put a full stop there).
+        append: a word added to the end of each sentence before `<eos>` (Marvin & Linzen add a full stop).
         mapping: how words are looked up, as in `Vocabulary.encode_foreign`.
-        report: told of each phenomenon before it is judged.
+        report: called with the name of each phenomenon before it is judged.
 
     Raises: ArgumentError: unknown choice. DataError: no pair.
     """
