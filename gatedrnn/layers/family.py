@@ -287,7 +287,7 @@ class G2LSTM(RecurrentBase):
             for name, value in asked.items():
                 if value != getattr(gates, name):
                     got = f"{name}={value}, gates={gates}"
-                    advice = f"Write {name} into the Gates alone"
+                    advice = f"Set {name} only in the Gates"
                     raise ArgumentError(f"G2LSTM.{name}", f"must equal gates.{name} where both are given", got, advice)
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,

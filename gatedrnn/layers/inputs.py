@@ -95,7 +95,7 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
     if input.dim() == 2:
         if lengths is not None:
             raise ArgumentError(
-                f"{owner}.lengths", "must be None for an unbatched 2-D input", "lengths", "Cut the input instead"
+                f"{owner}.lengths", "must be None for an unbatched 2-D input", "lengths", "Shorten the input instead"
             )
         batch = Batch(input.unsqueeze(1), None, "single")
     elif batch_first:
@@ -156,7 +156,7 @@ def _no_states(owner: str, names: tuple[str, ...], got: str) -> ArgumentError:
 
 def _check_layout(owner: str, tensor: Tensor) -> None:
     if tensor.layout != torch.strided:
-        raise ArgumentError(owner, "must be a strided tensor", tensor.layout, "Write tensor.to_dense()")
+        raise ArgumentError(owner, "must be a strided tensor", tensor.layout, "Call tensor.to_dense()")
 
 
 def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype) -> None:
@@ -188,7 +188,7 @@ def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
     lengths_B = lengths
     if lengths_B.is_floating_point() or lengths_B.dtype == torch.bool or list(lengths_B.shape) != [x_TBD.shape[1]]:
         got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)}"
-        raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers", got, "Give one length a row")
+        raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers", got, "Give one length per row")
     if not torch.compiler.is_compiling() and lengths_B.numel():
         low, high = int(lengths_B.min()), int(lengths_B.max())
         if low < 1 or high > len(x_TBD):

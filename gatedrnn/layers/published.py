@@ -88,7 +88,7 @@ def _fitting(owner: str) -> Iterator[None]:
     except RuntimeError as error:
         got = " ".join(str(error).split())
         raise CheckpointError(
-            owner, "shapes must fit one another", got, "Check which layer and model they are of"
+            owner, "shapes must fit one another", got, "Check which layer and model they come from"
         ) from error
 
 

@@ -232,13 +232,17 @@ class RecurrentBase(nn.Module, ABC):
         missing = [name for name in wanted if name not in trace] if isinstance(wanted, tuple) else []
         if missing:
             owner, known = f"{type(self).__name__}.return_gates", ", ".join(gate.name for gate in self.spec.gates)
-            raise ArgumentError(owner, f"must name gates of the cell: {known}", missing[0], "Or ask for all by True")
+            raise ArgumentError(
+                owner, f"must name gates of the cell: {known}", missing[0], "Or pass True for all gates"
+            )
         return trace
 
     def _check_noise(self, noise: list[Tensor | None], batch: Batch) -> None:
         owner, places = f"{type(self).__name__}.noise", len(self._places())
         if len(noise) != places:
-            raise ArgumentError(owner, f"must have {places} entries", len(noise), "Give one a layer and direction")
+            raise ArgumentError(
+                owner, f"must have {places} entries", len(noise), "Give one entry per layer and direction"
+            )
         shape = [*batch.x_TBD.shape[:2], self.spec.rows]
         like, advice = self._weight, "Draw it with sample_noise(steps, batch)"
         for entry in noise:
@@ -280,7 +284,7 @@ class RecurrentBase(nn.Module, ABC):
             if name not in self.cell.options:
                 advice = " ".join(dict.fromkeys([nearest(name, known), nearest("", known)]))  # the nearest, then all
                 raise ArgumentError(
-                    f"{owner}.{name}", f"is no argument of {self.cell.title}", repr(options[name]), advice
+                    f"{owner}.{name}", f"is not an argument of {self.cell.title}", repr(options[name]), advice
                 )
 
     def _register(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
@@ -316,7 +320,10 @@ def _projectable(owner: str, cell: Cell, spec: Spec, size: int) -> int:
         return 0
     if positive_int(f"{owner}.proj_size", size) >= spec.hidden_size:
         raise ArgumentError(
-            f"{owner}.proj_size", f"must be less than hidden_size={spec.hidden_size}", size, "Or 0 for none"
+            f"{owner}.proj_size",
+            f"must be less than hidden_size={spec.hidden_size}",
+            size,
+            "Or give 0 for no projection",
         )
     nothing: Any = None  # stands for h' and U: whatever reads them fails
     meta: Any = {"device": "meta"}
@@ -326,6 +333,6 @@ def _projectable(owner: str, cell: Cell, spec: Spec, size: int) -> int:
     try:
         cell.step(spec, params, x_gates, h_gates, (nothing, *others))
     except (AttributeError, TypeError, RuntimeError) as error:
-        rule = "fits a cell whose equation has h' in U h' alone"
-        raise ArgumentError(f"{owner}.proj_size", rule, cell.title, "Leave it 0") from error
+        rule = "works only for a cell whose equation uses h' only in U h'"
+        raise ArgumentError(f"{owner}.proj_size", rule, cell.title, "Leave it at 0") from error
     return size

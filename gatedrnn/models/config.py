@@ -21,7 +21,7 @@ class CellSection:
     def _check(self: Any) -> None:
         """Fill in the cell's options. Raises: ArgumentError: a value is out of range or is not read by the cell."""
         if self.cell not in CELLS:
-            advice = f"{nearest(str(self.cell), CELLS)} One of your own: give its file by --import FILE, or register it"
+            advice = f"{nearest(str(self.cell), CELLS)} For a cell of your own, give its file with --import FILE, or register it"
             raise ArgumentError("model.cell", "must be a registered cell", repr(self.cell), advice)
         if self.vocabulary_size is not None:
             positive_int("model.vocabulary_size", self.vocabulary_size)

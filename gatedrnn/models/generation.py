@@ -48,7 +48,12 @@ def generate(
     excluded, size = sorted(set(exclude)), model.embedding.num_embeddings
     if len(excluded) >= size or not all(0 <= i < size for i in excluded):
         got = f"{len(excluded)} ids"
-        raise ArgumentError("generate.exclude", f"must be ids in 0…{size - 1}, not all of them", got, "Leave some in")
+        raise ArgumentError(
+            "generate.exclude",
+            f"must be ids in 0…{size - 1}, and not all of them",
+            got,
+            "Leave some ids out of exclude",
+        )
     device = model.embedding.weight.device
     output = model(torch.tensor(prompt, device=device)[:, None])
     while True:

@@ -122,7 +122,7 @@ class LanguageModel(PretrainedModel):
             if targets.shape != tokens.shape or targets.device != tokens.device:
                 rule = f"must have the tokens' shape {list(tokens.shape)} and device {tokens.device}"
                 got = f"{list(targets.shape)} on {targets.device}"
-                raise ArgumentError("LanguageModel.targets", rule, got, "Give one target a token")
+                raise ArgumentError("LanguageModel.targets", rule, got, "Give one target per token")
         every = len(self.layers)
         hidden, finals, traces = self._hidden(tokens, states, lengths, every, range(every) if return_gates else ())
         dropped, gates = self.output_dropout(hidden), traces if return_gates else None
@@ -156,7 +156,7 @@ class LanguageModel(PretrainedModel):
         wrong = [layer for layer in layers if not 1 <= layer <= len(self.layers)]
         if wrong or not layers:
             rule = f"must lie in 1…{len(self.layers)}"
-            raise ArgumentError("LanguageModel.layers", rule, wrong or "none", "Name layers of the model")
+            raise ArgumentError("LanguageModel.layers", rule, wrong or "none", "Choose layers of the model")
         return self._hidden(tokens, None, lengths, max(layers), [layer - 1 for layer in layers], gates)[2]
 
     def _hidden(

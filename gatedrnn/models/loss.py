@@ -43,7 +43,7 @@ def chunked_cross_entropy(
     targets = whole_numbers("chunked_cross_entropy.targets", targets, "[N]", "Flatten them")
     if hidden.shape[:-1] != targets.shape:
         rule, got = f"must be one for each row of hidden {list(hidden.shape)}", list(targets.shape)
-        raise ArgumentError("chunked_cross_entropy.targets", rule, got, "Give one target a token")
+        raise ArgumentError("chunked_cross_entropy.targets", rule, got, "Give one target per token")
     if not _chunkable(hidden, weight, bias, targets):
         return _at_once(hidden, weight, bias, targets, divisor)
     autocast = (

@@ -31,7 +31,7 @@ class PairClassifier(PretrainedModel):
         super().__init__()
         for name in ("vocabulary_size", "classes"):
             if getattr(config, name) is None:
-                raise ArgumentError(f"model.{name}", "must be set to build a model", None, "Give the data's")
+                raise ArgumentError(f"model.{name}", "must be set to build a model", None, "Set it from the data")
         self.config = config
         self.encoder = Encoder(
             config, config.vocabulary_size or 0, [1 + config.bidirectional] * len(config.hidden_sizes), backend

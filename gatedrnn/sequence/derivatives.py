@@ -12,7 +12,7 @@ def no_second_derivative(backend: str) -> Callable[..., Any]:
     def refuse(ctx: Any, *gradients: Any) -> Any:
         raise BackendError(
             f"backend={backend!r}",
-            "has first derivatives only",
+            "supports first derivatives only",
             "a backward pass through a backward pass",
             "Use backend='reference' for higher derivatives",
         )

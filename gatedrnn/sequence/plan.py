@@ -95,7 +95,9 @@ class Plan:
         inside = all(p.column + p.rows <= plan.columns and p.row + p.rows <= plan.rows for p in plan.products)
         inside &= all(p.left <= plan.cells and p.level < len(plan.products) for p in plan.products)
         if not inside or plan.first_1 + plan.columns_x > plan.columns or min(sizes) < 0:
-            raise ArgumentError("Plan", "its columns must lie within the row of gates", text, "Take the text of a Plan")
+            raise ArgumentError(
+                "Plan", "its columns must lie within the row of gates", text, "Pass the text that a Plan gave"
+            )
         return plan
 
     def integers(self) -> dict[str, int]:
@@ -197,8 +199,10 @@ def cell_of(kernel: str) -> tuple[Step, Spec]:
         advice = "Register the cell under a name, before the graph is made and before it runs"
         raise BackendError("backend='cpu'", "a graph's cell must be known to this process", name, advice)
     if changeable and mark(step) != f"#{digest}":
-        rule, advice = "the equation of a cell must stay as it was when its layer ran first", "Make the layer anew"
-        raise BackendError("backend='cpu'", rule, f"another one, or another number that it reads: {name}", advice)
+        rule, advice = "the equation of a cell must not change after its layer first ran", "Create the layer again"
+        raise BackendError(
+            "backend='cpu'", rule, f"a changed equation, or a changed number that it reads: {name}", advice
+        )
     return step, spec
 
 

@@ -25,7 +25,7 @@ def reason(backend: _Backend, request: Request) -> str | None:
     """None, or why `backend`, which has no projections, cannot run `request`, which has one."""
     plan = plan_for(request.cell.step, request.spec)
     if isinstance(plan, Plan) and plan.first_1:
-        return "what the cell does with U h' apart from W x does not allow a projection"
+        return "the cell uses U h' separately from W x, which does not allow a projection"
     return request.misfit() or backend.supports(_unprojected(request))
 
 

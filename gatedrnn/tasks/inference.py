@@ -166,7 +166,7 @@ class Inference:
         """Labelled pairs, of any number of operators."""
         files: Any = {split: [rereadable(path)]} if path is not None else find_pairs(folder)
         if split not in files:
-            raise DataError(str(folder), f"must hold {split} pairs", ", ".join(files), "Name others by --data")
+            raise DataError(str(folder), f"must hold {split} pairs", ", ".join(files), "Give others with --data")
         pairs = LabelledPairs([pair for file in files[split] for pair in read_pairs(file)], held)
         if not len(pairs):
             raise DataError(str(files[split][0]), "must hold at least one pair", "none", "Check the file")
@@ -177,7 +177,7 @@ class Inference:
         """Accuracy, by number of operators too."""
         found = accuracy(model, text)
         lines = [f"accuracy {found.accuracy:.2f} %  loss {found.loss_nats:.5f} nats a pair  {found.pairs} pairs"]
-        lines += [f"the most frequent label alone: {found.majority:.2f} %", "", "operators  accuracy   pairs"]
+        lines += [f"always the most frequent label: {found.majority:.2f} %", "", "operators  accuracy   pairs"]
         each = found.by_operators.items()
         lines += [f"{number:9}  {of['accuracy']:8.2f}  {of['pairs']:6,}" for number, of in each]
         return Evaluation(asdict(found), lines)
@@ -221,7 +221,7 @@ def accuracy(model: nn.Module, pairs: LabelledPairs, batch_size: int = 128) -> A
             nats += float(F.cross_entropy(scores_BC, on(device, batch.labels_B), reduction="sum"))
     if not np.isfinite(nats):
         raise CheckpointError(
-            "accuracy", "must be of finite scores", nats, "The model holds NaN or infinity: train again"
+            "accuracy", "must come from finite scores", nats, "The model holds NaN or infinity: train again"
         )
     counted = np.minimum(pairs.operators, MOST_OPERATORS)
     groups = {int(n): right[counted == n] for n in np.unique(counted)}

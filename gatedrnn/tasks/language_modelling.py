@@ -141,7 +141,7 @@ class LanguageModelling:
         """A corpus whose only split is `text`."""
         files: Any = {split: rereadable(path)} if path is not None else find_splits(folder)
         if split not in files:
-            raise DataError(str(folder), f"must hold a {split} text", ", ".join(files), "Name another by --data")
+            raise DataError(str(folder), f"must hold a {split} text", ", ".join(files), "Give another one with --data")
         return Corpus({"text": files[split]}, held, empty_lines=data.empty_lines)
 
     @staticmethod

@@ -61,7 +61,7 @@ def evaluate(
         `reset` comes with `cache`, `dynamic` or a temperature.
     """
     if reset and (cache or dynamic):
-        rule = "excludes a cache and dynamic evaluation, which go on from sentence to sentence"
+        rule = "cannot be combined with a cache or dynamic evaluation, which continue from sentence to sentence"
         raise ArgumentError("evaluate.reset", rule, f"{cache or dynamic}", "Carry the state")
     if reset and temperature != 1:
         raise ArgumentError(

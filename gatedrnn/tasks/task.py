@@ -170,7 +170,7 @@ def check_read(task: Task, training: TrainingConfig) -> None:
     for name in task.ignores:
         value = getattr(training, name)
         if value != getattr(task.training, name):
-            raise ArgumentError(f"training.{name}", f"is of no use to {task.name}", value, "Leave it out")
+            raise ArgumentError(f"training.{name}", f"has no effect for {task.name}", value, "Leave it out")
 
 
 class Evaluated(Protocol):

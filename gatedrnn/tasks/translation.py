@@ -96,7 +96,7 @@ class Translation:
         if {data.source, data.target} != {SOURCE, TARGET}:
             got, rule = (
                 f"{data.source} to {data.target} without a folder",
-                f"is {SOURCE} or {TARGET} in the built-in pair",
+                f"must be {SOURCE} or {TARGET} for the built-in pair of languages",
             )
             raise ArgumentError("data.source", rule, got, "Add --data DIR")
         write_parallel(folder, seed)
@@ -181,7 +181,7 @@ class Translation:
         """Lines and their translations."""
         found = read_split(folder, split, data) if path is None else read_text_pair(rereadable(path), data)
         if found is None:
-            raise DataError(str(folder), f"must hold a {split} text", "none", "Name another by --data")
+            raise DataError(str(folder), f"must hold a {split} text", "none", "Give another one with --data")
         return found
 
     @staticmethod

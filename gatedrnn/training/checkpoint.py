@@ -54,7 +54,9 @@ def load(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
             reason = reason or str(error)
     if files:
         told = reason.removesuffix(".").removesuffix(". Remove it")
-        raise CheckpointError(str(run / CHECKPOINT_FOLDER), "must hold a whole checkpoint", told, "Start another run")
+        raise CheckpointError(
+            str(run / CHECKPOINT_FOLDER), "must hold a complete checkpoint", told, "Start another run"
+        )
     return None
 
 
@@ -69,7 +71,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(str(path), "is damaged", f"{type(error).__name__}: {error}", "Remove it") from error
     said, version = text.get("values", ""), text.get("version", "1")
     if version not in ("1", _VERSION["version"]):
-        raise CheckpointError(str(path), "is of another version", version, "Go on with the version that wrote it")
+        raise CheckpointError(str(path), "is of another version", version, "Use the version that wrote it")
     first = version == "1"
     if text.get(_CHECK) != str(_first_checksum(tensors) if first else _checksum(tensors, said)):
         raise CheckpointError(str(path), "is damaged", "another checksum", "Remove it")

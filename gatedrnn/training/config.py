@@ -29,7 +29,7 @@ class RunConfig:
         for name, kind in self.types({"task": self.task}).items():
             if not isinstance(getattr(self, name), kind):
                 got = f"{type(getattr(self, name)).__name__} with task={self.task}"
-                raise ArgumentError(name, f"must be a {kind.__name__}", got, "Give the task's own section")
+                raise ArgumentError(name, f"must be a {kind.__name__}", got, "Give the section of this task")
 
     @staticmethod
     def types(values: dict[str, Any]) -> dict[str, type]:

@@ -141,7 +141,10 @@ class Loop:
         self.config, self.task, self.folder, self.display, self.fabric = config, task, folder, display, fabric
         training = config.training
         if training.batch_size % fabric.world_size:
-            rule, advice = f"must be a multiple of the {fabric.world_size} processes", "Change it, or their number"
+            rule, advice = (
+                f"must be a multiple of the {fabric.world_size} processes",
+                "Change it or the number of processes",
+            )
             raise ArgumentError("training.batch_size", rule, training.batch_size, advice)
         self.model, self.optimizer = fabric.setup(model, _optimizer(model, training))
         progress = Progress(
@@ -191,7 +194,7 @@ class Loop:
             if p.epoch <= training.epochs and not early:
                 return False
             if not training.finetune_epochs:
-                self.stop = f"no better in {p.since_best} epochs" if early else None
+                self.stop = f"no better score in {p.since_best} epochs" if early else None
                 return True
             if p.best is None:
                 return True
@@ -279,7 +282,7 @@ class Loop:
         if math.isfinite(value) and sound:
             return
         where = f"the {what} must stay finite and small, at epoch {p.epoch}, step {p.step + 1}"
-        advice = "The run holds the best weights so far; go on from its last checkpoint with --resume and a lower"
+        advice = "The run holds the best weights so far; continue from its last checkpoint with --resume and a lower"
         raise ArgumentError("training", where, value, f"{advice} --training.learning_rate or --training.gradient_clip")
 
     def _validate(self, per_second: float) -> None:

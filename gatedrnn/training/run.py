@@ -86,7 +86,7 @@ def check_free(folder: Path) -> None:
     own = (folder / name for name in (*LISTED, METRICS_FILE, CHECKSUMS_FILE))
     found = [path for path in (*own, *checkpoints(folder)) if path.exists()]
     if found:
-        advice = "Go on with it by --resume, choose another --out, or delete the folder"
+        advice = "Continue it with --resume, choose another --out, or delete the folder"
         raise DataError(str(folder), "must not hold a run yet", f"a run's {found[0].name}", advice)
 
 
@@ -99,7 +99,7 @@ def check_begun(folder: Path) -> bool:
     if not checkpoints(folder):
         log = folder / METRICS_FILE
         if holds_trained(folder) or (log.exists() and log.stat().st_size):
-            rule, advice = "must have a checkpoint to go on from", "Choose another --out, or delete the folder"
+            rule, advice = "must have a checkpoint to continue from", "Choose another --out, or delete the folder"
             raise DataError(str(folder), rule, "a trained model without one", advice)
         if (folder / CONFIG_FILE).is_file():
             check(folder / CONFIG_FILE)  # which says how to begin again
@@ -134,7 +134,7 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
     wanted = to_dict(config)
     if wanted["task"] != own["task"]:
         got = f"{wanted['task']}, and {own['task']} in the run"
-        raise ArgumentError("task", "must be as in the run", got, "Drop it, or start another run")
+        raise ArgumentError("task", "must be as in the run", got, "Leave it out, or start another run")
     every = (f"{section}.{name}" for section in ("data", "model", "training") for name in wanted[section])
     for key in sorted(every if given is None else given):
         section, name, *inner = key.split(".")
@@ -148,7 +148,7 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
             continue
         if key != "data.folder" and (section != "training" or name not in MAY_CHANGE):
             got = f"{asked!r}, and {had!r} in the run"
-            advice = f"Drop it, or start another run; what may change: {', '.join(MAY_CHANGE)}"
+            advice = f"Leave it out, or start another run; these may change: {', '.join(MAY_CHANGE)}"
             raise ArgumentError(key, "must be as in the run", got, advice)
         own[section][name] = wanted[section][name]
     return from_dict(RunConfig, own, "")
@@ -176,13 +176,15 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         advice = "Wait for it, or choose another --out"
-        raise DataError(str(folder), "must not be in training already", "a live run", advice) from error
+        raise DataError(
+            str(folder), "must not be in training already", "a run that another process trains", advice
+        ) from error
     except (OSError, NotImplementedError) as error:  # the latter is filelock's own
         got = getattr(error, "strerror", None) or str(error)
         if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
-            rule, advice = "must be on a file system with locks", "Choose an --out on another one"
+            rule, advice = "must be on a file system with locks", "Choose an --out on another file system"
             raise DataError(str(folder), rule, got, advice) from error
-        raise DataError(str(folder), "must be a folder that can be written", got, ROOM) from error
+        raise DataError(str(folder), "must be a writable folder", got, ROOM) from error
     try:
         for place in (folder, folder / CHECKPOINT_FOLDER, folder / TOKENS_FOLDER):
             remove_stale(place)

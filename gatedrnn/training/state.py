@@ -62,19 +62,22 @@ def check_same(tensors: dict[str, Tensor], values: dict[str, Any], text: int, pr
     """Raises ArgumentError if a checkpoint is of another text, projection or number of processes; before anything is written."""
     if values["text"] != text:
         got = f"another text (checksum {text}, and {values['text']} before)"
-        rule, advice = "must hold the text the run began with", "Restore that text, or start another run"
+        rule, advice = "must hold the text that the run started with", "Restore that text, or start another run"
         raise ArgumentError("data.folder", rule, got, advice)
     if values["project"] is None and (project or any(name.startswith("project.") for name in tensors)):
         rule, got = "needs a checkpoint that says how the weights are projected", "one of version 1, which does not"
-        advice = "Start again in another --out, or go on with the version that began it"
+        advice = "Start again in another --out, or continue with the version that started the run"
         raise ArgumentError("--resume", rule, got, advice)
     if (values["project"] or "") != project:
         got = f"{project or 'none'}, and {values['project'] or 'none'} before"
-        rule, advice = "must project the weights as the run began", "Go on with the command that began it"
+        rule, advice = (
+            "must project the weights as at the start of the run",
+            "Continue with the command that started it",
+        )
         raise ArgumentError("train --resume", rule, got, advice)
     if values["processes"] != processes:
-        rule, got = "must go on with as many processes as it had", f"{processes}, and {values['processes']} before"
-        raise ArgumentError("train --resume", rule, got, "Start as many")
+        rule, got = "must use as many processes as before", f"{processes}, and {values['processes']} before"
+        raise ArgumentError("train --resume", rule, got, "Start the same number")
 
 
 @dataclass

@@ -61,7 +61,7 @@ def _votes(voters: Sequence[Set[Span]], weights: Sequence[float] | None) -> Coun
     if weights is None:
         return Counter(span for voter in voters for span in voter)
     if len(weights) != len(voters) or not all(0 < weight < float("inf") for weight in weights):
-        got, advice = f"{list(weights)} for {len(voters)} trees", "Give one number above 0 a tree"
+        got, advice = f"{list(weights)} for {len(voters)} trees", "Give one number above 0 per tree"
         raise ArgumentError("consensus.weights", "must be a finite number above 0 for each tree", got, advice)
     votes: Counter[Span] = Counter()
     for voter, weight in zip(voters, weights, strict=True):

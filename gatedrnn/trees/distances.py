@@ -32,7 +32,7 @@ def distances_to_spans(distances: Sequence[float], algorithm: str) -> set[Span]:
     values = [float(value) for value in distances]
     if not values:
         raise ArgumentError(
-            "distances_to_spans.distances", "must have one distance a word", "none", "Skip empty sentences"
+            "distances_to_spans.distances", "must have one distance per word", "none", "Skip empty sentences"
         )
     if not all(map(math.isfinite, values)):
         raise ArgumentError("distances_to_spans.distances", "must be finite", values, "Did training diverge?")

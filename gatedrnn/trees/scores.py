@@ -81,7 +81,7 @@ def per_sentence(predicted: Sequence[Set[Span]], gold: Sequence[Gold]) -> np.nda
     if len(predicted) != len(gold):
         got = f"{len(predicted)} and {len(gold)}"
         raise ArgumentError(
-            "score", "must have one predicted tree a gold tree", got, "Check that no sentence was dropped"
+            "score", "must have one predicted tree per gold tree", got, "Check that no sentence was dropped"
         )
     rows = []
     for spans, tree in zip(predicted, gold, strict=True):

@@ -127,7 +127,7 @@ def test_a_change_made_on_purpose_is_accepted(change, run, place):
 
 def test_a_live_run_is_not_accepted(run):
     with locked(run):
-        assert "must not be in training already; got a live run" in fails("accept", run)
+        assert "must not be in training already; got a run that another process trains" in fails("accept", run)
 
 
 def test_only_a_run_is_accepted(run, tmp_path):
@@ -209,7 +209,11 @@ def test_without_these_files_a_resume_says_why_not_and_changes_nothing(missing, 
         remove(run / name)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     error = fails("train", "--out", run, "--resume", *MORE)
-    reasons = ("must exist; got no such file", "must have a checkpoint to go on from", "must be a readable vocabulary")
+    reasons = (
+        "must exist; got no such file",
+        "must have a checkpoint to continue from",
+        "must be a readable vocabulary",
+    )
     assert any(reason in error for reason in reasons)
     after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert after == before and not (run / "text").exists()
@@ -256,7 +260,7 @@ def test_training_without_resume_begins_beside_no_part_of_a_run(left, run, place
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     error = fails("train", "--config", place / "config.yaml", "--out", run)
     assert (
-        "must not hold a run yet; got a run's" in error and "Go on with it by --resume, choose another --out" in error
+        "must not hold a run yet; got a run's" in error and "Continue it with --resume, choose another --out" in error
     )
     assert "must not hold a run yet" in fails("compress", place / "other", "--method", "int8", "--out", run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -269,7 +273,7 @@ def test_training_on_after_compression_never_goes_on_with_another_run(run, place
     assert trained(run) == before
     for path in (run / "checkpoint").glob("step-*"):
         path.unlink()
-    assert "must have a checkpoint to go on from" in fails(*retrain)
+    assert "must have a checkpoint to continue from" in fails(*retrain)
     assert trained(run) == {"model.safetensors": before["model.safetensors"]}
 
 

@@ -57,7 +57,7 @@ def test_two_processes_resume_exactly(text, tmp_path):
     name = Path("model.safetensors")
     assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
     alone = train(text, tmp_path / "cut", 1, "--training.epochs", "3", "--resume")
-    assert alone.returncode == 1 and "as many processes as it had" in alone.stderr
+    assert alone.returncode == 1 and "as many processes as before" in alone.stderr
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(text, tmp_path):

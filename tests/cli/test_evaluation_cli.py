@@ -53,8 +53,8 @@ def test_the_defaults_are_those_of_the_help(work):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--reset", "--cache"], "evaluate.reset: excludes a cache and dynamic evaluation"),
-        (["--reset", "--dynamic"], "evaluate.reset: excludes a cache and dynamic evaluation"),
+        (["--reset", "--cache"], "evaluate.reset: cannot be combined with a cache or dynamic evaluation"),
+        (["--reset", "--dynamic"], "evaluate.reset: cannot be combined with a cache or dynamic evaluation"),
         (["--cache-window", "5"], "--cache-window: needs --cache; got none. Add --cache"),
         (["--cache", "--dynamic-rate", "5"], "--dynamic-rate: needs --dynamic; got none. Add --dynamic"),
         (["--cache", "--cache-window", "0"], "cache.window: must be a positive integer; got 0"),

@@ -121,7 +121,7 @@ def test_retraining_brings_perplexity_back_and_stays_in_the_scheme(work, tmp_pat
     kept = (tmp_path / "trained" / WEIGHTS_FILE).read_bytes()
     for command in (["compress", work / "run", *options, "--retrain", "2"], ["train"]):
         said = fails(*command, "--out", tmp_path / "trained", "--resume")
-        assert "must have a checkpoint to go on from; got a trained model without one" in said
+        assert "must have a checkpoint to continue from; got a trained model without one" in said
     assert "must have a checkpoint" in fails("train", "--out", tmp_path / "alone", "--resume")
     assert (tmp_path / "trained" / WEIGHTS_FILE).read_bytes() == kept
 
@@ -142,7 +142,10 @@ def test_a_gate_may_have_its_own_rank(work, tmp_path):
         (["--method", "int8"], "compress: needs one RUN, --method and --out, or --table"),
         (["--method", "int8", "--table"], "compress: takes --table or options of one method; got --method"),
         (["--method", "svd", "--rank", "16", "--out", "{new}"], "compress.rank: must be below 16; got rank=16"),
-        (["--method", "round", "--gates", "input,reset", "--out", "{new}"], "must be gates of the cell: input_gate, "),
+        (
+            ["--method", "round", "--gates", "input,reset", "--out", "{new}"],
+            "must name gates of the cell: input_gate, ",
+        ),
         (["--method", "svd", "--rank", "16", "--retrain", "1", "--out", "{new}"], "compress.rank: must be below 16"),
         (["--method", "int8", "--gates", "input=4", "--out", "{new}"], "int8 has no setting for a gate; got 'input=4'"),
         (["--method", "svd", "--gates", "input=x", "--out", "{new}"], "a gate its rank as a number; got 'input=x'"),

@@ -171,7 +171,7 @@ def test_a_compressed_run_is_trained_on(run, tmp_path):
         (["translate", "RUN", "FILE", "--n-best", "9"], "beam.n_best: must be at most the beam's size"),
         (["translate", "RUN", "FILE", "--beam", "0"], "beam.size: must be"),
         (["train", "--resume", "--out", "RUN", "--data.source", "fr"], "data.source: must be as in the run"),
-        (["train", "--task", "translation", "--data.source", "fr", "--out", "NEW"], "is vf or en in the built-in pair"),
+        (["train", "--task", "translation", "--data.source", "fr", "--out", "NEW"], "must be vf or en for the built-in pair of languages"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_clear_line(run, file, arguments, words):

@@ -80,7 +80,7 @@ def test_which_binary_trees_can_be_reached(algorithm, reached):
 @pytest.mark.parametrize(
     ("distances", "algorithm", "message"),
     [
-        ([], "biased", "must have one distance a word"),
+        ([], "biased", "must have one distance per word"),
         ([0.1, float("nan")], "unbiased", "must be finite; got .*nan"),
         ([float("inf")], "biased", "must be finite"),
         ([0.1], "best", "must be one of biased, unbiased; got 'best'"),
@@ -292,7 +292,7 @@ def test_protocols_differ_where_they_should():
     assert found == pytest.approx({"A": 50, "AW": 75, "B": 0, "B_star": 0, "corpus": 0}, abs=1e-4)
     found = score([set(), {(0, 3), (1, 3)}], gold).as_dict()
     assert found == pytest.approx({"A": 100, "AW": 100, "B": 100, "B_star": 200 / 3, "corpus": 100}, abs=1e-4)
-    with pytest.raises(ArgumentError, match="one predicted tree a gold tree; got 1 and 2"):
+    with pytest.raises(ArgumentError, match="one predicted tree per gold tree; got 1 and 2"):
         score([set()], gold)
 
 

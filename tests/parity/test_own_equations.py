@@ -230,7 +230,7 @@ class TestWhatChanges:
         plan = plan_for(space.step, Spec(H, gates(1), ("h",)))
         assert isinstance(plan, Plan) and cell_of(plan.kernel)[0] is space.step
         space.SLOPE = 3.0
-        with pytest.raises(BackendError, match="must stay as it was"):
+        with pytest.raises(BackendError, match="must not change after its layer first ran"):
             cell_of(plan.kernel)
 
 

@@ -320,7 +320,7 @@ def test_a_second_derivative_is_refused():
     x, states = inputs_for(layer, T, B)
     x = leaf(x)
     (gradient,) = torch.autograd.grad(call(layer, x, states)[0].square().sum(), x, create_graph=True)
-    with pytest.raises(BackendError, match="backend='triton': has first derivatives only"):
+    with pytest.raises(BackendError, match="backend='triton': supports first derivatives only"):
         gradient.sum().backward()
 
 

@@ -124,7 +124,7 @@ def test_round_and_clip_are_the_papers():
         ({"method": "clip", "clip": math.nan}, r"compress\.clip: must be .*; got nan"),
         (
             {"method": "round", "gates": ("reset",)},
-            r"compress\.gates: must be gates of the cell: input_gate, .*; got 'reset'",
+            r"compress\.gates: must name gates of the cell: input_gate, .*; got 'reset'",
         ),
         ({"method": "int8", "weights": "some"}, r"compress\.weights: must be one of recurrent, all; got 'some'"),
     ],

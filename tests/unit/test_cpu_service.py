@@ -115,7 +115,7 @@ def test_a_full_disk_costs_the_file_alone(cache, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", half)
     monkeypatch.setattr(build, "_TOLD", False)
-    with pytest.warns(UserWarning, match="every process compiles its kernels anew.*No space left"):
+    with pytest.warns(UserWarning, match="every process compiles them again.*No space left"):
         assert get() == 1 and files(folder) == []
     monkeypatch.setattr(Path, "write_bytes", write_bytes)
     assert get() == 2 and len(files(folder)) == 1
@@ -187,7 +187,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
     with pytest.raises(DataError, match=r"^cache folder: .* home folder; got none\. Set HOME or XDG_CACHE_HOME"):
         cache_folder()
     monkeypatch.setattr(build, "_TOLD", False)
-    with pytest.warns(UserWarning, match="every process compiles its kernels anew.*Set HOME"):
+    with pytest.warns(UserWarning, match="every process compiles them again.*Set HOME"):
         assert build.cached("test", best(), lambda: b"code") == b"code"
 
 
@@ -208,7 +208,7 @@ def test_after_an_upgrade_what_is_kept_is_read_and_nothing_is_compiled(cache, up
     assert get() == 1  # of the files that were imported
     files(folder)[0].unlink()
     with (
-        pytest.warns(UserWarning, match="without their kernels, slower: .*restart the process"),
+        pytest.warns(UserWarning, match="without their kernels and are slower: .*restart the process"),
         pytest.raises(BackendError, match=r"backend='cpu': cannot compile a kernel; got .*restart the process"),
     ):
         get()
@@ -302,7 +302,7 @@ assert torch.allclose(found[0].double(), found[1], atol=1e-5) and found[0].all()
 def test_without_a_folder_for_the_cache_kernels_serve_the_process_and_it_is_said_once(tmp_path):
     (tmp_path / "file").write_text("no folder")
     (warning,) = process(NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path / "file" / "below")).splitlines()
-    assert "every process compiles its kernels anew" in warning and str(tmp_path / "file" / "below") in warning
+    assert "every process compiles them again" in warning and str(tmp_path / "file" / "below") in warning
 
 
 def test_a_target_this_cpu_lacks_is_named_in_one_line(monkeypatch):

@@ -101,7 +101,7 @@ def test_the_mode_of_the_model_is_put_back_and_no_token_is_an_error(model, how):
 
 @pytest.mark.parametrize("how", [{"cache": Cache()}, {"dynamic": Dynamic()}])
 def test_reset_excludes_what_reads_on(model, how):
-    with pytest.raises(ArgumentError, match=r"evaluate\.reset: excludes a cache and dynamic evaluation"):
+    with pytest.raises(ArgumentError, match=r"evaluate\.reset: cannot be combined with a cache or dynamic evaluation"):
         evaluate(model, make_text(3)[1], VOCABULARY, reset=True, **how)
 
 

@@ -162,7 +162,7 @@ def test_accuracy_by_operators(task):
 def test_scores_that_are_not_finite_are_refused(task):
     model = model_of()
     torch.nn.init.constant_(model.head[4].bias, torch.nan)
-    with pytest.raises(CheckpointError, match="must be of finite scores"):
+    with pytest.raises(CheckpointError, match="must come from finite scores"):
         accuracy(model, task.pairs["test"])
 
 

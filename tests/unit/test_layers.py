@@ -101,7 +101,7 @@ CONSTRUCTION = {
     "cell": (lambda: Recurrent("lstmm", 3, 4), "cell: unknown name; got 'lstmm'. Did you mean 'lstm'?"),
     "option": (
         lambda: Recurrent("onlstm", 3, 4, chunksize=2),
-        "Recurrent.chunksize: is no argument of ON-LSTM; got 2. Did you mean 'chunk_size'?",
+        "Recurrent.chunksize: is not an argument of ON-LSTM; got 2. Did you mean 'chunk_size'?",
     ),
 }
 CALLS = {

@@ -246,7 +246,7 @@ def test_pair_accuracy_is_the_share_of_wins_and_a_tie_is_none():
     assert pair_accuracy(model, good, bad, EOS) == sum(wins) / 30
     assert pair_accuracy(model, good, good, EOS) == 0
     for g, b in (([], []), (good, bad[1:])):
-        with pytest.raises(ArgumentError, match=f"as many good as bad sentences; got {len(g)} and {len(b)}"):
+        with pytest.raises(ArgumentError, match=f"as many good sentences as bad ones; got {len(g)} and {len(b)}"):
             pair_accuracy(model, g, b, EOS)
 
 

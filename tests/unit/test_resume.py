@@ -189,7 +189,7 @@ def test_damaged_checkpoints(corpus, tmp_path):
     tensors, values = checkpoint.load(tmp_path / "run")
     assert f"{values['step']:09d}" in older.name and tensors
     older.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"checkpoint: must hold a whole checkpoint; got .*another checksum"):
+    with pytest.raises(CheckpointError, match=r"checkpoint: must hold a complete checkpoint; got .*another checksum"):
         train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
 
 
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_another_version_is_named_in_one_sentence(tmp_path):
     (tmp_path / "checkpoint").mkdir()
     path = tmp_path / "checkpoint" / "step-000000001.safetensors"
     save_file({"a": torch.zeros(2)}, path, {"values": "{}", "version": "3"})
-    with pytest.raises(CheckpointError, match=r"of another version; got 3\. Go on with the version .*\. Start") as told:
+    with pytest.raises(CheckpointError, match=r"of another version; got 3\. Use the version .*\. Start") as told:
         checkpoint.load(tmp_path)
     assert ".." not in str(told.value)
 
@@ -306,7 +306,9 @@ def test_a_run_of_another_configuration_or_projection_is_refused(corpus, tmp_pat
     with pytest.raises(ArgumentError, match=r"model\.cell: must be as in the run; got 'lstm', and 'onlstm' in the run"):
         other = replace(config.model, cell="lstm", options={})
         train(replace(config, model=other), LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
-    with pytest.raises(ArgumentError, match=r"must project the weights as the run began; got halves, and none before"):
+    with pytest.raises(
+        ArgumentError, match=r"must project the weights as at the start of the run; got halves, and none before"
+    ):
         train(config_for("adam"), LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True, project=Halves())
     assert weights(tmp_path / "run") == before
 
@@ -319,17 +321,22 @@ def test_another_text_or_a_run_is_refused(corpus, tmp_path):
         tmp_path / "run",
         Quiet(),
     )
-    with pytest.raises(DataError, match="Go on with it by --resume"):
+    with pytest.raises(DataError, match="Continue it with --resume"):
         train(config, LanguageModelling(corpus), tmp_path / "run", Quiet())
     with (tmp_path / "text" / "train.txt").open("a") as file:
         file.write("\na b c\n")
     longer = Corpus(find_splits(tmp_path / "text"), min_count=1)
-    with pytest.raises(ArgumentError, match=r"data\.folder: must hold the text the run began with; got another text"):
+    with pytest.raises(
+        ArgumentError, match=r"data\.folder: must hold the text that the run started with; got another text"
+    ):
         train(config, LanguageModelling(longer), tmp_path / "run", Quiet(), resume=True)
 
 
 def test_a_live_run_is_refused(corpus, tmp_path):
-    with locked(tmp_path / "run"), pytest.raises(DataError, match="must not be in training already; got a live run"):
+    with (
+        locked(tmp_path / "run"),
+        pytest.raises(DataError, match="must not be in training already; got a run that another process trains"),
+    ):
         train(config_for("adam"), LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
 
 

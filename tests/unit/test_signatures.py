@@ -72,7 +72,7 @@ def test_an_unknown_argument_is_answered_by_the_nearest_and_all(case):
         call()
     known = ", ".join(sorted({*SHARED, *more, *([near] if near else [])}))
     asked = f" Did you mean {near!r}?" if near else ""
-    assert str(caught.value) == f"{owner}: is no argument of {got}.{asked} Known: {known}."
+    assert str(caught.value) == f"{owner}: is not an argument of {got}.{asked} Known: {known}."
 
 
 def test_every_registered_cell_has_a_layer_of_its_own():

@@ -235,7 +235,7 @@ def test_an_existing_run_is_never_overwritten(corpus, tmp_path):
     before = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()}
     with pytest.raises(
         DataError,
-        match=r"run: must not hold a run yet; got a run's config\.yaml\. Go on with it by --resume, choose another --out",
+        match=r"run: must not hold a run yet; got a run's config\.yaml\. Continue it with --resume, choose another --out",
     ):
         run(corpus, tmp_path / "run", seed=2)
     assert {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir() if p.is_file()} == before

@@ -334,7 +334,9 @@ def test_other_places_of_parallel_text(tmp_path):
         ParallelDataConfig("x", "de", "en", ("en", "fr"))
     with pytest.raises(ArgumentError, match=r"data\.target: must differ from data\.source"):
         ParallelDataConfig("x", "de", "de")
-    with pytest.raises(ArgumentError, match=r"is vf or en in the built-in pair; got de to en without a folder"):
+    with pytest.raises(
+        ArgumentError, match=r"must be vf or en for the built-in pair of languages; got de to en without a folder"
+    ):
         Translation.make(tmp_path, 1, ParallelDataConfig(None, "de", "en"))
     assert not list(tmp_path.iterdir())
 
@@ -355,7 +357,7 @@ def test_pairs_that_are_all_too_long_leave_nothing_to_train_on(tmp_path):
 
 @pytest.mark.parametrize("setting", [{"random_lengths": True}, {"unit": "sentence"}, {"activation_penalty": 2.0}])
 def test_settings_of_windows_are_refused(setting, task, tmp_path):
-    with pytest.raises(ArgumentError, match=f"training.{next(iter(setting))}: is of no use to translation"):
+    with pytest.raises(ArgumentError, match=f"training.{next(iter(setting))}: has no effect for translation"):
         train(config_for(**setting), task, tmp_path / "run", Quiet())
     assert not (tmp_path / "run").exists()
 

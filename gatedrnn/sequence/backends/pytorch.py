@@ -28,13 +28,13 @@ class PyTorch:
             return "PyTorch has no such cell"
         for value, name in ((request.noise, "noise"), (request.lengths_B, "lengths"), (request.return_gates, "gates")):
             if value is not None and value is not False:
-                return f"PyTorch's kernels take or give no {name}"
+                return f"PyTorch's kernels do not take or return {name}"
         if (request.params.bias_ih is None) != (request.params.bias_hh is None):
             return "PyTorch's kernels take both biases or none"
         if torch.compiler.is_compiling() or being_traced():
-            return "a compiler would unroll it"
+            return "torch.compile would unroll it"
         if transformed():
-            return "a function transform or forward-mode differentiation is at work"
+            return "a function transform or forward-mode differentiation is active"
         if not x.shape[1]:
             return "the batch is empty"
         if x.is_cuda and storage_type(x) == torch.float32 and rounds_recurrences():

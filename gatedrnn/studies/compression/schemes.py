@@ -134,7 +134,7 @@ def _gate(name: str, names: list[str]) -> str:
     found = [full for full in names if full in (name, f"{name}_gate")]
     if not found:
         raise ArgumentError(
-            "compress.gates", f"must be gates of the cell: {', '.join(names)}", repr(name), "Name some of them"
+            "compress.gates", f"must name gates of the cell: {', '.join(names)}", repr(name), "Choose some of them"
         )
     return found[0]
 
@@ -146,14 +146,17 @@ def _with(scheme: Scheme, given: str, setting: str) -> Scheme:
     """The scheme with a gate's own setting."""
     if scheme.method not in _SETTINGS:
         raise ArgumentError(
-            "compress.gates", f"{scheme.method} has no setting for a gate", repr(given), "Name the gate alone"
+            "compress.gates",
+            f"{scheme.method} has no setting for a gate",
+            repr(given),
+            "Give the name of the gate only",
         )
     field = _SETTINGS[scheme.method]
     try:
         value = int(setting) if field == "rank" else float(setting)
     except ValueError as error:
         raise ArgumentError(
-            "compress.gates", f"must give a gate its {field} as a number", repr(given), "Write input=64"
+            "compress.gates", f"must give a gate its {field} as a number", repr(given), "Write, for example, input=64"
         ) from error
     return replace(scheme, **{field: value})  # type: ignore[arg-type]
 

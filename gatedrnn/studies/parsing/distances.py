@@ -60,7 +60,7 @@ def layer_named(name: str) -> Layer:
         return MEAN if name == MEAN else int(name)
     except ValueError as error:
         rule = f"must be a whole number from 1, or {MEAN}"
-        raise ArgumentError("parsing.layer", rule, repr(name), "Name a layer of the model") from error
+        raise ArgumentError("parsing.layer", rule, repr(name), "Choose a layer of the model") from error
 
 
 def default_layer(model: LanguageModel) -> int:
@@ -99,7 +99,7 @@ def read_sentences(
     for layer in layers:
         if layer != MEAN and positive_int("parsing.layer", layer) > every:
             raise ArgumentError(
-                "parsing.layer", f"must lie in 1…{every}, or be {MEAN}", layer, "Name a layer of the model"
+                "parsing.layer", f"must lie in 1…{every}, or be {MEAN}", layer, "Choose a layer of the model"
             )
     return _read(model, iter(sentences), eos, tuple(layers), gate, keep_gates)
 

@@ -97,7 +97,7 @@ def _read(model: Grammar, sentences: Iterator[list[int]]) -> Iterator[tuple[set[
             long = next((k for k, ids in enumerate(chunk) if len(ids) > LONGEST), None)
             if long is not None:
                 got = f"{len(chunk[long])} in sentence {first + long}"
-                advice = "Cut it, or parse it with a run of language_modelling"
+                advice = "Shorten it, or parse it with a run of language_modelling"
                 raise ArgumentError("parse", f"takes at most {LONGEST} words with a grammar", got, advice)
             read = [k for k, ids in enumerate(chunk) if len(ids) >= SHORTEST]
             found = dict(zip(read, _trees(model, Ragged(chunk[k] for k in read)), strict=True))

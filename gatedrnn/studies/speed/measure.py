@@ -64,7 +64,7 @@ def measure(
         CELLS[cell]  # an unknown one raises, with the nearest
     one_of("bench.device", device, ["cpu", "cuda"])
     if device == "cuda" and not torch.cuda.is_available():
-        raise ArgumentError("bench.device", "must be there", "cuda, and torch sees no GPU", "Leave --device out")
+        raise ArgumentError("bench.device", "must be available", "cuda, but torch finds no GPU", "Leave --device out")
     if device == "cuda":  # cuDNN rounds float32 to TF32 unless told not to, products do not
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32
     for backend in backends:

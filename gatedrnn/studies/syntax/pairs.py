@@ -95,6 +95,8 @@ def pair_accuracy(model: LanguageModel, good: Sequence[list[int]], bad: Sequence
     """Share of pairs whose good sentence is more probable than the bad one (a tie is no win). Raises as above, or on no pair."""
     if not good or len(good) != len(bad):
         got = f"{len(good)} and {len(bad)}"
-        raise ArgumentError("pair_accuracy", "must have as many good as bad sentences", got, "Give at least one pair")
+        raise ArgumentError(
+            "pair_accuracy", "must have as many good sentences as bad ones", got, "Give at least one pair"
+        )
     scores = log_probabilities(model, [*good, *bad], eos)
     return sum(g > b for g, b in zip(scores[: len(good)], scores[len(good) :], strict=True)) / len(good)

@@ -55,7 +55,7 @@ class Cpu:
         elif x.dtype != weight.dtype:
             return f"the input is {x.dtype}, the weights {weight.dtype}"
         if transformed() and not torch.compiler.is_compiling():
-            return "a function transform or forward-mode differentiation is at work"
+            return "a function transform or forward-mode differentiation is active"
         if request.params.weight_hr is not None:
             return projected.reason(self, request)
         plan = plan_for(request.cell.step, request.spec)

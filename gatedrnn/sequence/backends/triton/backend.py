@@ -47,7 +47,7 @@ class Triton:
         if storage not in _TYPES:
             return f"tensors are {storage}"
         if not torch.compiler.is_compiling() and transformed():
-            return "a function transform or forward-mode differentiation is at work"
+            return "a function transform or forward-mode differentiation is active"
         found = kernel_of(request.cell.step, request.spec)
         if found.startswith("!"):
             return found[1:]

@@ -95,7 +95,7 @@ def _by_address(
         if tensor is not None and (tensor.device != device or tensor.dtype != dtype or tensor.shape != shape):
             got = f"{tensor.dtype} of {list(tensor.shape)} on {tensor.device}"
             rule = f"{name} must be {dtype} of {list(shape)} on {device}"
-            raise BackendError("backend='triton'", rule, got, "Use the layers, which give it so")
+            raise BackendError("backend='triton'", rule, got, "Call the layers, which pass it in this form")
     return {name: None if tensor is None else tensor.contiguous() for name, (tensor, _, _) in tensors.items()}
 
 

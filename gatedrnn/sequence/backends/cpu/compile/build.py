@@ -81,7 +81,10 @@ def _not_kept(error: Exception) -> None:
     global _TOLD
     if not _TOLD:
         _TOLD = True
-        warnings.warn(f"gatedrnn: every process compiles its kernels anew, which takes seconds: {error}", stacklevel=2)
+        warnings.warn(
+            f"gatedrnn: kernels cannot be kept, so every process compiles them again, which takes seconds: {error}",
+            stacklevel=2,
+        )
 
 
 def load(code: bytes, symbol: str, target: Target) -> int:

@@ -49,4 +49,4 @@ def check() -> None:
 
 def say(reason: str) -> None:
     """Warn that layers run without their kernels."""
-    warnings.warn(f"gatedrnn: recurrent layers run without their kernels, slower: {reason}", stacklevel=2)
+    warnings.warn(f"gatedrnn: recurrent layers run without their kernels and are slower: {reason}", stacklevel=2)
