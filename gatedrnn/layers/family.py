@@ -36,7 +36,7 @@ def _answered(init: Init) -> Init:
 
 @final
 class RNN(RecurrentBase):
-    """Vanilla RNN, h = φ(W x + U h' + b); a drop-in for torch.nn.RNN, whose fourth positional is `nonlinearity` too.
+    """Vanilla RNN, h = φ(W x + U h' + b); replaces torch.nn.RNN; the fourth argument is `nonlinearity`, as there.
 
     Args: nonlinearity: φ, "tanh", "relu" or "sigmoid". The rest, shapes and errors: `RecurrentBase`.
     """
@@ -59,7 +59,7 @@ class RNN(RecurrentBase):
 
 @final
 class LSTM(RecurrentBase):
-    """LSTM, c = f∘c' + i∘g, h = o∘tanh(c); a drop-in for torch.nn.LSTM. Arguments, shapes and errors: `RecurrentBase`."""
+    """LSTM, c = f∘c' + i∘g, h = o∘tanh(c); replaces torch.nn.LSTM. Arguments, shapes and errors: `RecurrentBase`."""
 
     cell = CELLS["lstm"]
 
@@ -78,7 +78,7 @@ class LSTM(RecurrentBase):
 
 @final
 class PeepholeLSTM(RecurrentBase):
-    """LSTM whose gates also read the cell state: i and f the old one, o the new one.
+    """LSTM whose gates also read the cell state: i and f read the old one, o reads the new one.
 
     Args: peephole: "diagonal" (Gers & Schmidhuber 2000; `weight_ch_l0` [3H], rows i f o), the default, or "full" ([3H, H],
         textbooks). The rest, shapes and errors: `RecurrentBase`.
@@ -122,7 +122,7 @@ class CoupledLSTM(RecurrentBase):
 
 @final
 class GRU(RecurrentBase):
-    """GRU; a drop-in for torch.nn.GRU.
+    """GRU; replaces torch.nn.GRU.
 
     Args: reset_after: True, the default, is torch's form, n = tanh(W x + r∘(U h')), h = (1 − z)∘n + z∘h'; False the
         textbook's, n = tanh(W x + U (r∘h')), h = (1 − z)∘h' + z∘n. The rest, shapes and errors: `RecurrentBase`.
@@ -147,7 +147,7 @@ class GRU(RecurrentBase):
 
 @final
 class MGU(RecurrentBase):
-    """Minimal gated unit (Zhou, Wu, Zhang & Zhou 2016): one gate f forgets, resets and writes (rows f n).
+    """Minimal gated unit (Zhou, Wu, Zhang & Zhou 2016): one gate f does the work of the forget, reset and input gates (rows f n).
 
     Arguments, shapes and errors: `RecurrentBase`; no `proj_size`.
     """
@@ -215,13 +215,13 @@ class SLSTM(RecurrentBase):
 class ONLSTM(RecurrentBase):
     """ON-LSTM (Shen, Tan, Sordoni & Courville 2019): master gates by cumax order the cell state.
 
-    Low units are short-lived, high units keep long-range information. Rows: i f g o (H each), master_input, master_forget
+    Low units hold short-lived information, high units long-range information. Rows: i f g o (H each), master_input, master_forget
     (D_m = H / chunk_size each).
 
     Args:
         chunk_size: C, consecutive units that share a master gate; divides hidden_size; 1 by default.
         split_points: "paper", the default (the last chunk never leaves its initial state, because cumax ends at 1), or
-            "free" (D_m + 1 split points, the last one beyond every unit).
+            "free" (D_m + 1 split points, the last one beyond the last unit).
         The rest, shapes and errors: `RecurrentBase`.
     """
 
@@ -264,8 +264,8 @@ class G2LSTM(RecurrentBase):
     Args:
         temperature: τ in training, 0.9 by default. In evaluation `gates.evaluation_temperature`, 1 as in the authors' code.
         noise_probability: p, the share of gates perturbed at each step of training, 0.2 by default.
-        gates: a whole `Gates` instead: all of its fields count, those left at their defaults too. An argument beside it must
-            say the same.
+        gates: a complete `Gates` instead, including the fields left at their defaults. An argument that is also given must
+            have the same value.
         The rest, shapes and errors: `RecurrentBase`.
     """
 
@@ -308,7 +308,7 @@ class G2LSTM(RecurrentBase):
 
 @final
 class Recurrent(RecurrentBase):
-    """Layers of any registered cell, by name: what the models use, and the way to a cell of your own.
+    """Layers of any registered cell, by name. The models use it; use it for cells of your own too.
 
     Args:
         cell: a name in `CELLS`, or a `Cell`.

@@ -37,17 +37,17 @@ from gatedrnn.sequence import (
 
 
 class RecurrentBase(nn.Module, ABC):
-    """Layers of one cell, with torch.nn.LSTM's habits. Abstract: use `ONLSTM`, `LSTM`, … or `Recurrent(cell, …)`.
+    """Layers of one cell, with the interface of torch.nn.LSTM. Abstract: use `ONLSTM`, `LSTM`, … or `Recurrent(cell, …)`.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as torch.nn.LSTM.
-        gates: temperature and noise, see `Gates`; None for what belongs to the cell (G²-LSTM's, else none).
-        weight_dropout: probability that an element of U is dropped, one mask a forward, in training; the parameters, the
-            state dict and the optimiser never see the mask.
+        gates: temperature and noise, see `Gates`; None for the cell's default (that of G²-LSTM; none for other cells).
+        weight_dropout: probability that an element of U is dropped in training, with one mask for each forward call; the
+            parameters, the state dict and the optimiser never see the mask.
         backend: "auto" or a backend's name.
         proj_size: J > 0 projects h to J units (`weight_hr_l0` [J, H]), as torch.nn.LSTM does, for any cell whose equation
-            has h' in U h' alone; 0 for none.
-        options: the cell's own, such as `chunk_size=10`.
+            uses h' only in U h'; 0 for no projection.
+        options: options of the cell, such as `chunk_size=10`.
 
     Raises: ArgumentError: a size, a probability or an option is out of range, or the cell has no such option.
     """
@@ -106,7 +106,7 @@ class RecurrentBase(nn.Module, ABC):
                 nn.init.constant_(parameter, start)
 
     def flatten_parameters(self) -> None:
-        """Nothing, as there is nothing to flatten: torch.nn.LSTM's method, for code that calls it."""
+        """Do nothing. The method exists for code that calls it on a torch.nn.LSTM."""
 
     @property
     def all_weights(self) -> list[list[Tensor]]:
@@ -119,9 +119,9 @@ class RecurrentBase(nn.Module, ABC):
 
     @property
     def mode(self) -> str:
-        """torch.nn's name of a layer that computes what torch.nn's does: LSTM, GRU, RNN_TANH or RNN_RELU.
+        """The `mode` of the torch.nn layer that computes the same: LSTM, GRU, RNN_TANH or RNN_RELU.
 
-        Raises: AttributeError: torch.nn has no such layer, so that `hasattr(layer, "mode")` tells which have one.
+        Raises: AttributeError: torch.nn has no such layer; `hasattr(layer, "mode")` is then false.
         """
         name = native(self.cell.step, self.spec) if self.gates == Gates() else None
         if name is None:
@@ -143,8 +143,8 @@ class RecurrentBase(nn.Module, ABC):
             input: [T, B, D], [B, T, D] if `batch_first`, [T, D] unbatched, or a PackedSequence.
             hx: initial states, each [layers·directions, B, H] (no B if unbatched), h_0 [.., J] if projected: one tensor for
                 cells whose only state is h, else a tuple (h_0, c_0); None for zeros.
-            lengths: steps that count in each row, [B], in 1…T, any order; output and gates are 0 beyond them.
-            return_gates: also return the trace, of all gates or of those named.
+            lengths: number of valid steps in each row, [B], in 1…T, any order; output and gates are 0 beyond them.
+            return_gates: also return the trace, of all gates or of the named ones.
             noise: gate noise by layer and direction, as `sample_noise` draws it; None to draw it here in training.
 
         Returns: (output, states[, trace]). output [T, B, directions·H], or ·J (or as the input's layout); states as `hx`; trace:

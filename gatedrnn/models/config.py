@@ -94,13 +94,13 @@ class LanguageModelConfig(CellSection):
         tied: the decoder shares the embedding's weights; the last hidden size must be the embedding size.
         skip_connections: the decoder reads the sum of all layers' outputs instead of the last one's; all must have one size.
         forget_bias: the initial bias of each forget gate; null for the layers' own initialisation.
-        options: the cell's own, such as {chunk_size: 10}; one that is left out becomes what the cell advises.
-        gates: temperature and noise; null, or a key left out, for what belongs to the cell.
+        options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default for language models.
+        gates: temperature and noise; null, or a key left out, for the cell's default.
         embedding_dropout: probability that a word's whole embedding is dropped.
         input_dropout: locked, on the embedded input.
         hidden_dropout: locked, between layers.
         output_dropout: locked, on the last layer's output.
-        weight_dropout: on the recurrent weights, one mask a window.
+        weight_dropout: on the recurrent weights, one mask for each window.
 
     Raises: ArgumentError: a value is out of range or is not read by the cell, or a tied decoder does not fit.
     """
@@ -140,19 +140,19 @@ class PairClassifierConfig(CellSection):
 
     Args:
         vocabulary_size: V, set from the data.
-        classes: how many labels, set from the data.
+        classes: the number of labels, set from the data.
         cell: the name of a registered cell, such as onlstm or lstm.
         embedding_size: width of a word's embedding.
         hidden_sizes: hidden units of each layer of the encoder, first to last.
-        bidirectional: whether each layer reads from both ends.
-        head_size: hidden units of the head; 0 for as many as the last layer's.
-        options: the cell's own, such as {chunk_size: 10}; one that is left out is the cell's default.
-        gates: temperature and noise; null, or a key left out, for what belongs to the cell.
+        bidirectional: whether each layer reads a sentence in both directions.
+        head_size: hidden units of the head; 0 for the size of the last layer.
+        options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default.
+        gates: temperature and noise; null, or a key left out, for the cell's default.
         embedding_dropout: probability that a word's whole embedding is dropped.
         input_dropout: locked, on the embedded input.
         hidden_dropout: locked, between layers.
         head_dropout: before both layers of the head.
-        weight_dropout: on the recurrent weights, one mask a batch.
+        weight_dropout: on the recurrent weights, one mask for each batch.
 
     Raises: ArgumentError: a value is out of range or is not read by the cell.
     """
@@ -186,20 +186,20 @@ class TranslationConfig(CellSection):
     Args:
         vocabulary_size: of the source, set from the data.
         target_size: of the target's vocabulary, set from the data.
-        shared_embedding: one embedding for both sides; set from the data, where they have one vocabulary.
+        shared_embedding: one embedding for both sides; set from the data if both sides share a vocabulary.
         cell: the name of a registered cell, such as onlstm or lstm.
         embedding_size: width of a token's embedding, on both sides.
-        hidden_sizes: hidden units of each layer of the encoder; the first reads from both ends.
-        decoder_sizes: hidden units of each layer of the decoder; attention stands above its first.
-        tied: scores share the weights of the target's embedding.
-        options: the cell's own, such as {chunk_size: 10}; one that is left out is the cell's default.
-        gates: temperature and noise; null, or a key left out, for what belongs to the cell.
+        hidden_sizes: hidden units of each layer of the encoder; the first layer is bidirectional.
+        decoder_sizes: hidden units of each layer of the decoder; attention follows the first layer.
+        tied: the output layer shares the weights of the target's embedding.
+        options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default.
+        gates: temperature and noise; null, or a key left out, for the cell's default.
         embedding_dropout: probability that a token's whole embedding is dropped.
         input_dropout: locked, on embedded inputs of both sides.
         hidden_dropout: locked, between layers.
-        output_dropout: on what the scores are computed of.
-        weight_dropout: on the recurrent weights, one mask a batch.
-        label_smoothing: the share of a target that is spread over all tokens, in training.
+        output_dropout: on the input of the output layer.
+        weight_dropout: on the recurrent weights, one mask for each batch.
+        label_smoothing: in training, the share of the target probability that is spread over all tokens.
 
     Raises: ArgumentError: a value is out of range or is not read by the cell.
     """

@@ -30,7 +30,7 @@ def generate(
     """Sample ids without end, one at a time, from softmax(logits / temperature), the state carried.
 
     Args:
-        prompt: ids that came before, at least one (`<eos>` opens a text).
+        prompt: the ids before the sampled ones, at least one (`<eos>` begins a text).
         temperature: above 0; small is greedy.
         top_k: sample from the k most probable only, None for all.
         top_p: sample from the fewest most probable whose probabilities, among those k, sum to p or more; in (0, 1].

@@ -21,7 +21,7 @@ States = list[State]
 
 
 class LanguageModelOutput(NamedTuple):
-    """What a forward gives.
+    """The output of `LanguageModel.forward`.
 
     Args:
         logits: next-token scores [T, B, V]; None with targets, where they are never held at once.
@@ -104,14 +104,14 @@ class LanguageModel(PretrainedModel):
         return_gates: bool = False,
         divisor: float | None = None,
     ) -> LanguageModelOutput:
-        """Score every next token, or give the loss of those that came.
+        """Compute the scores of every next token, or the loss of the targets.
 
         Args:
             tokens: ids [T, B], of any integer type, in 0…V − 1.
-            states: as an earlier output gave them, None for zeros.
+            states: states of an earlier output, None for zeros.
             targets: ids [T, B] to be predicted, −100 where nothing is; with them the output has `loss`, without them `logits`.
-            lengths: tokens that count in each column [B], None for all.
-            return_gates: also give the trace of every layer.
+            lengths: number of valid tokens in each column [B], None for all.
+            return_gates: also return the trace of every layer.
             divisor: what the sum of the losses is divided by; None for the number of targets.
 
         Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.

@@ -42,7 +42,7 @@ class PretrainedModel(nn.Module):
         return {name: value for name, value in self.state_dict().items() if name not in self.shared}
 
     def expand(self) -> Self:
-        """Make compressed weights dense, in place, so that they can be trained; the model itself."""
+        """Make compressed weights dense, in place, so that they can be trained; returns the model."""
         for name, value in self.own_state_dict().items():
             if compressed(value):
                 put_weight(self, name, as_dense(value))

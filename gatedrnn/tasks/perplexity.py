@@ -48,12 +48,12 @@ def evaluate(
     """Perplexity of a stream, the state carried over windows or reset at each sentence.
 
     Args:
-        model: a LanguageModel, in any mode; its mode and its weights are put back.
+        model: a LanguageModel, in any mode; its mode and weights are restored.
         tokens: ids [N].
         batch_size: stretches read side by side; each starts without context, so 1 is exact and more is faster.
         sequence_length: steps a window; changes memory, not the result.
         reset: read each sentence from a fresh state after `<eos>`; batches are then formed by length and change nothing.
-        temperature: what logits are divided by.
+        temperature: a number by which the logits are divided.
         cache: mix a continuous cache in, one for each stretch.
         dynamic: learn from each of its segments once it is scored.
 

@@ -18,7 +18,7 @@ def distances_to_spans(distances: Sequence[float], algorithm: str) -> set[Span]:
 
     `biased` is the published procedure: at the word with the largest distance it makes (left (word right)), so it cannot
     reach every tree (n = 5: 13 of 14) and leans to the right. `unbiased` splits between words only: before the largest
-    distance among words 2…n; every binary tree can be reached. Ties go to the first.
+    distance among words 2…n; every binary tree can be reached. In a tie, the first one is used.
 
     Equations: Shen et al. 2018 (PRPN), app. A; Shen et al. 2019, sec. 5.2. Departs: `unbiased` is not in the papers' code.
     Args:

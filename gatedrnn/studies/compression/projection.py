@@ -18,7 +18,7 @@ class Projection:
     """Dense weights → the weights that a scheme would store for them.
 
     For a low rank, the row space is updated by one multiplication (a power iteration) at each step. This costs much less than a
-    singular-value decomposition, and is accurate enough while the weights change slowly.
+    singular-value decomposition, and follows weights that change slowly.
 
     Args: model: whose weights are projected; it is not kept. scheme: as for `compressed`.
     Attributes: name: the scheme, for a checkpoint; memory: row spaces [columns, rank] of the last weights, by weight and first

@@ -33,11 +33,11 @@ class Scheme:
     """One compression.
 
     Args:
-        method: what is done to the weights: round (to multiples of `step`), clip (to [−`clip`, `clip`], then round), svd (two
+        method: how weights are compressed: round (to multiples of `step`), clip (to [−`clip`, `clip`], then round), svd (two
             factors of `rank`), int8 or int4 (a scale a row), bf16, or binary (signs and a scale a row).
-        gates: whose rows: names as `input` or `input_gate`, or `input=64` for a gate's own rank or step; none for input and
-            forget, as published, and for every row by int8, int4 and bf16.
-        weights: recurrent (W and U of every layer) or all (embeddings and linear maps too); none for all by int8, int4 and bf16.
+        gates: gates whose rows are compressed: names as `input` or `input_gate`, or `input=64` for a rank or step of its own;
+            none for input and forget, as published, and for every row with int8, int4 and bf16.
+        weights: recurrent (W and U of every layer) or all (also embeddings, linear maps); none for all with int8, int4 and bf16.
         step: r, of round and clip.
         clip: c, the largest weight of clip.
         rank: of svd; none for 128 of 1,150 units, in proportion.
