@@ -119,7 +119,7 @@ def report_errors(run: Callable[[], int]) -> int:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate" not in str(error):  # PyTorch has no class for it
             raise
-        _say("memory: must hold the model and its batches; got too little. Choose smaller sizes.")
+        _say("memory: must hold the model and its batches; got too little memory. Choose smaller sizes.")
     return 1
 
 

@@ -15,9 +15,9 @@ Options = Any
 
 def how(record: dict[str, Any]) -> str:
     """What was read and chosen, in a sentence."""
-    said = f"words that count: rule {record['words']}"
+    said = f"words counted by rule {record['words']}"
     if record["mapping"] is not None:
-        said += f"; looked up by rule {record['mapping']}"
+        said += f"; words looked up by rule {record['mapping']}"
     if record["gate"] is not None:
         gates = shown(" and the ".join([record["gate"]] if isinstance(record["gate"], str) else record["gate"]))
         said += f"; distances from the {gates} gate"
@@ -56,7 +56,7 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float]]
         _say(f"recall by label ({options.algorithm}), in percent (constituents): {recall}")
     for k, others in enumerate(record.get("agreement", ()), 1):
         found = ", ".join(f"{value:.1f}" for value in others)
-        _say(f"agreement of voter {k} with each ({options.algorithm}): F1 {found}")
+        _say(f"agreement of voter {k} with each voter ({options.algorithm}): F1 {found}")
     for error in record.get("skipped", ()):
         _say(f"skipped: {error}")
     if options.out:

@@ -46,7 +46,7 @@ def print_suites(found: dict[str, dict[str, Any]], options: Options) -> None:
     said = "skipped" if options.unknown == "skip" else "judged as <unk>"
     mappings = ", ".join(sorted({one["mapping"] for one in found.values()}))
     how = f"items with unknown words {said}; words looked up by rule {mappings}"
-    table = Table(title=escape(f"share of items of which the predictions hold, in percent ({how})"))
+    table = Table(title=escape(f"share of items whose predictions hold, in percent ({how})"))
     table.add_column("suite", overflow="fold")
     for name in found if len(found) > 1 else ["accuracy"]:
         table.add_column(escape(name), justify="right", overflow="fold")

@@ -14,11 +14,11 @@ from gatedrnn.tasks import GrammarInduction
 INTERRUPTED = 130
 """The exit code of what Ctrl-C ended, as shells have it."""
 
-GO_ON = "the same command with --resume goes on"
+GO_ON = "run the same command with --resume to continue"
 
-LAYER_TOLD = "from 1, or mean of all layers [the second, or the only one]"
-GATE_TOLD = "whose mean gives the distances"
-ALGORITHM_TOLD = "biased as published (leans right), or unbiased"
+LAYER_TOLD = "layer to read, from 1, or mean for the mean of all layers [the second, or the only one]"
+GATE_TOLD = "gate whose mean gives the distances"
+ALGORITHM_TOLD = "how trees are built from distances: biased (as published; leans to the right) or unbiased"
 
 BEAM_NAMES = {"beam": "size", "alpha": "alpha"}
 """Options of a search for translations."""
@@ -30,19 +30,19 @@ _ROOM = "x" * 64  # as long as the names of files that will be written
 
 def mapping_option(default: str) -> Any:
     """`--mapping`."""
-    told = f"how words are looked up: exact, lower case too, N for numbers too {default}"
+    told = f"how words are looked up: exact, lower (in lower case too) or number (as N for numbers too) {default}"
     return option(None, told, choices=MAPPINGS)
 
 
 def text_place() -> Any:
     """FILE."""
-    told = "text, one sentence a line, or CoNLL-U (FILE.conllu), whose tokens are read; - for text on standard input"
+    told = "text, one sentence per line, or CoNLL-U (FILE.conllu); - for text on standard input"
     return argument("FILE", told, "-")
 
 
 def conllu_option(attributes: str) -> Any:
     """`--conllu`."""
-    return option(False, f"print CoNLL-U, with {attributes}; what FILE.conllu holds is kept")
+    return option(False, f"print CoNLL-U, with {attributes}; everything else in FILE.conllu is kept")
 
 
 def conllu_sentences(path: str) -> Iterator[ConlluSentence]:
@@ -59,7 +59,7 @@ def check_conllu(options: Any, *others: str) -> None:
     """Raise ArgumentError if `--conllu` stands beside an option that prints something else."""
     for name in ("json", *others):
         if options.conllu and getattr(options, name):
-            raise ArgumentError("--conllu", f"must stand without --{name}", "both", "Leave one of them out")
+            raise ArgumentError("--conllu", f"cannot be combined with --{name}", "both", "Leave one of them out")
 
 
 def check_gates_are_read(options: Any) -> None:
@@ -99,9 +99,9 @@ def check_folder(option: str, path: str) -> None:
         if os.path.lexists(place):
             if not place.is_dir():
                 kind = "a link to nothing" if place.is_symlink() and not place.exists() else "a file"
-                raise ArgumentError(option, "must be a folder, or a new one", f"{str(place)!r}, {kind}", advice)
+                raise ArgumentError(option, "must be a folder or a new path", f"{str(place)!r}, {kind}", advice)
             break
         new += 1
     if not path or new > _NEW_LEVELS:
-        got = f"{new} new folders, one inside another" if path else "an empty name"
-        raise ArgumentError(option, f"must be a folder, or at most {_NEW_LEVELS} new ones deep", got, advice)
+        got = f"{new} of them" if path else "an empty name"
+        raise ArgumentError(option, f"must need at most {_NEW_LEVELS} new folders, one inside another", got, advice)

@@ -329,7 +329,7 @@ def test_wrong_usage_exits_with_two(arguments):
         (["generate", "{run}", "--temperature", "0"], "temperature: must be a finite number above 0; got 0"),
         (["eval-parsing", "{run}", "--treebank", "{trees}", "--max-words", "0"], "max_words: must be a positive"),
         (["eval-parsing", "{run}", "--treebank", "{trees}", "--max-words", "1"], "a sentence with a word that counts"),
-        (["parse", "{run}", "{text}", "--svg", "{text}"], "--svg: must be a folder, or a new one; got"),
+        (["parse", "{run}", "{text}", "--svg", "{text}"], "--svg: must be a folder or a new path; got"),
     ],
 )
 def test_wrong_values_exit_with_one(work, arguments, message):

@@ -159,7 +159,9 @@ def test_a_malformed_file_is_one_line_with_its_place(work, tmp_path, name):
 
 
 def test_what_cannot_be_is_refused(work, files):
-    assert "--conllu: must stand without --json" in fails("parse", work / "run", files / "a.txt", "--conllu", "--json")
+    assert "--conllu: cannot be combined with --json" in fails(
+        "parse", work / "run", files / "a.txt", "--conllu", "--json"
+    )
     assert "without --tokens" in fails("surprisal", work / "run", files / "a.txt", "--conllu", "--tokens")
     (files / "none.conllu").write_text("\n\n")
     for command in ("parse", "surprisal"):

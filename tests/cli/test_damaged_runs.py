@@ -283,7 +283,7 @@ def test_a_demo_replaces_no_run_that_was_trained_on(run, tmp_path):
     run.rename(demo / "run")
     (demo / "results.json").write_text("{}")
     before = trained(demo / "run")
-    assert "must be empty, new, or hold a finished demo alone; got run" in fails("demo", "--out", demo)
+    assert "must be new, empty, or hold only a finished demo; got run" in fails("demo", "--out", demo)
     assert trained(demo / "run") == before
 
 
@@ -424,7 +424,7 @@ def test_a_demo_replaces_no_run_that_was_trained_longer_and_set_back(place, tmp_
     config = (place / "run" / "config.yaml").read_text()
     (tmp_path / "demo" / "run" / "config.yaml").write_text(config)
     monkeypatch.setattr("gatedrnn.cli.commands.demo.TRAINING", demos)
-    assert "must be empty, new, or hold a finished demo alone; got run" in fails("demo", "--out", tmp_path / "demo")
+    assert "must be new, empty, or hold only a finished demo; got run" in fails("demo", "--out", tmp_path / "demo")
     assert trained(tmp_path / "demo" / "run") == trained(place / "two")
 
 
@@ -433,4 +433,4 @@ def test_an_interrupt_without_out_names_the_run_to_go_on_with(place, tmp_path, m
     step = Loop._step
     monkeypatch.setattr(Loop, "_step", lambda *a: signal.raise_signal(signal.SIGINT) or step(*a))
     code, out, _ = call("train", "--config", place / "config.yaml")
-    assert code == 130 and out.splitlines()[-1] == "`gatedrnn train --out runs/text --resume` goes on"
+    assert code == 130 and out.splitlines()[-1] == "`gatedrnn train --out runs/text --resume` continues it"

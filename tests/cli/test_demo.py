@@ -81,4 +81,4 @@ def test_demo_writes_the_page_where_its_runtime_is(small, tmp_path: Path, capsys
     assert f"--directory {out / 'page'}" in capsys.readouterr().out
     assert asked == [(out / "run", {"fetch": False})]
     assert main(["demo", "--out", str(out)]) == 0  # it replaces its own page
-    assert "without the page of export --to web: export" in capsys.readouterr().out and not (out / "page").exists()
+    assert "the page of export --to web was left out: export" in capsys.readouterr().out and not (out / "page").exists()

@@ -140,7 +140,7 @@ def test_a_gate_may_have_its_own_rank(work, tmp_path):
     [
         (["--out", "x"], "compress: needs one RUN, --method and --out, or --table"),
         (["--method", "int8"], "compress: needs one RUN, --method and --out, or --table"),
-        (["--method", "int8", "--table"], "compress: takes --table or options of one method; got --method"),
+        (["--method", "int8", "--table"], "compress: takes either --table or the options of one method; got --method"),
         (["--method", "svd", "--rank", "16", "--out", "{new}"], "compress.rank: must be below 16; got rank=16"),
         (
             ["--method", "round", "--gates", "input,reset", "--out", "{new}"],

@@ -59,7 +59,7 @@ def test_training_on_after_compression_goes_on_where_it_was_interrupted(tmp_path
     assert status == 0, errors
     again = ["compress", run, "--method", "svd", "--rank", "4", "--retrain", "30", "--out"]
     status, output, errors = command(*again, out, until=out / "metrics.jsonl")
-    assert status == 130 and "interrupted: the same command with --resume goes on" in output + errors
+    assert status == 130 and "interrupted: run the same command with --resume to continue" in output + errors
     epochs = len((out / "metrics.jsonl").read_text().splitlines())
     assert 1 <= epochs < 30 and not (out / "compression.json").exists()
     status, _, errors = command(*again, out, "--resume")

@@ -179,8 +179,8 @@ def test_baselines_alone_have_a_page(few, tmp_path):
     given = ["--treebank", few, "--baseline", "balanced", "--baseline", "upper_bound"]
     page, found = written(tmp_path / "out", *given)
     assert page.tags.count("svg") == 1 and list(found["scores"]) == ["balanced", "upper_bound"]
-    assert any(text.startswith("trivial parsers alone; words that count: rule ptb") for text in page.texts)
+    assert any(text.startswith("trivial parsers alone; words counted by rule ptb") for text in page.texts)
     assert f"open {tmp_path / 'out' / 'report.html'}\n" in works("eval-parsing", *given, "--out", tmp_path / "out")
     (tmp_path / "file").write_text("mine")
-    assert "--out: must be a folder, or a new one; got" in fails("eval-parsing", *given, "--out", tmp_path / "file")
+    assert "--out: must be a folder or a new path; got" in fails("eval-parsing", *given, "--out", tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"

@@ -135,12 +135,12 @@ def test_letters_that_a_terminal_lacks_are_written_as_in_json(work, tmp_path):
 
 
 PLACES = {
-    "a file": ("file", "must be a folder, or a new one; got '{}', a file"),
-    "below a file": ("file/a/b", "must be a folder, or a new one; got '{}', a file"),
-    "a device": ("/dev/full", "must be a folder, or a new one; got '/dev/full', a file"),
-    "a link to nothing": ("link", "must be a folder, or a new one; got"),
+    "a file": ("file", "must be a folder or a new path; got '{}', a file"),
+    "below a file": ("file/a/b", "must be a folder or a new path; got '{}', a file"),
+    "a device": ("/dev/full", "must be a folder or a new path; got '/dev/full', a file"),
+    "a link to nothing": ("link", "must be a folder or a new path; got"),
     "too long": ("x" * 300, "File name too long"),
-    "too deep": ("a/" * 1900, "at most 32 new ones deep; got 1900 new folders"),
+    "too deep": ("a/" * 1900, "must need at most 32 new folders, one inside another; got 1900"),
     "nothing": ("", "got an empty name"),
 }
 
@@ -326,7 +326,10 @@ def test_a_setting_at_its_default_may_stand_and_old_runs_go_on(work, tmp_path):
         (["compress", "--method", "round", "--clip", 0.1], "compress --clip: applies only to clip"),
         (["compress", "--method", "int8", "--resume"], "compress --resume: needs --retrain"),
         (["compress", "--method", "int8", "--learning-rate", 0.1], "compress --learning-rate: needs --retrain"),
-        (["compress", "--table", "--rank", 3], "compress: takes --table or options of one method; got --rank"),
+        (
+            ["compress", "--table", "--rank", 3],
+            "compress: takes either --table or the options of one method; got --rank",
+        ),
         (["gates", "--sentence", "the pilot", "--batch-size", 3], "gates --batch-size: needs --data"),
         (["gates", "--data", "x", "--mapping", "exact"], "gates --mapping: needs --sentence"),
     ],
@@ -398,7 +401,7 @@ def test_compression_that_grows_says_so(work, tmp_path):
     assert small["bytes_after"] < small["bytes_before"]
     code, _, err = call("compress", tmp_path / "small", "--method", "bf16", "--out", tmp_path / "grown", *data)
     assert code == 0
-    told = "larger than before: compress the run that it was made of, or by a smaller method"
+    told = "not smaller than before: compress the run that it was made from, or use a method with smaller weights"
     assert err == f"gatedrnn: {tmp_path / 'grown'} is {told}\n"
 
 
@@ -422,9 +425,9 @@ def test_an_interrupted_training_ends_with_130_and_names_resume(work, tmp_path, 
     monkeypatch.setattr(Loop, "_step", lambda *a: signal.raise_signal(signal.SIGINT) or step(*a))
     arguments = ["train", "--config", work / "run.yaml", "--data", work / "text", "--out", tmp_path / "run"]
     code, out, err = call(*arguments)
-    assert (code, err) == (130, "") and out.splitlines()[-1] == "the same command with --resume goes on"
+    assert (code, err) == (130, "") and out.splitlines()[-1] == "run the same command with --resume to continue"
     code, out, err = call(*arguments, "--resume", "--json")
-    assert code == 130 and json.loads(out)["stopped"] == "interrupted" and "with --resume goes on" in err
+    assert code == 130 and json.loads(out)["stopped"] == "interrupted" and "with --resume to continue" in err
 
 
 def test_an_interrupt_before_the_first_step_leaves_no_run(work, tmp_path, monkeypatch):
@@ -436,5 +439,5 @@ def test_an_interrupt_before_the_first_step_leaves_no_run(work, tmp_path, monkey
     assert fails(*arguments, code=130) == "gatedrnn: interrupted\n"
     assert not (tmp_path / "run").exists()
     assert fails("train", "--out", copy_of(work / "run", tmp_path / "b"), "--resume", code=130) == (
-        "gatedrnn: interrupted: the same command with --resume goes on\n"
+        "gatedrnn: interrupted: run the same command with --resume to continue\n"
     )

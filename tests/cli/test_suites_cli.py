@@ -106,8 +106,8 @@ def test_what_cannot_be_is_refused_in_one_line(work, tmp_path):
     for given, told in (
         ([], "got neither. Give --pairs FILE, or --suite FILE"),
         (["--suite", suite, "--pairs", "grammar"], "got both"),
-        (["--suite", suite, "--append", "."], "--append: is an option of --pairs"),
-        (["--suite", suite, "--method", "prefix"], "--method: is an option of --pairs"),
+        (["--suite", suite, "--append", "."], "--append: works only with --pairs"),
+        (["--suite", suite, "--method", "prefix"], "--method: works only with --pairs"),
         (["--suite", tmp_path / "none.json"], "must be a readable file"),
     ):
         assert told in fails("eval-syntax", work / "run", *given)

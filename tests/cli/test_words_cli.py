@@ -79,12 +79,12 @@ def test_training_stores_both_rules(work, tmp_path):
 def test_the_rules_are_told_in_words_too(work, tmp_path):
     own = copy_of(work / "run", tmp_path / "run", mapping="exact", words="alnum")
     treebank = ["--treebank", work / "text" / "test.trees"]
-    said = "words that count: rule {}; looked up by rule {}; distances from the master {} gate"
+    said = "words counted by rule {}; words looked up by rule {}; distances from the master {} gate"
     assert said.format("alnum", "exact", "forget") in works("eval-parsing", own, *treebank)
     options = ["--words", "ptb", "--mapping", "lower", "--gate", "master_input"]
     assert said.format("ptb", "lower", "input") in works("eval-parsing", own, *treebank, *options)
     alone = works("eval-parsing", *treebank, "--baseline", "left", "--words", "alnum")
-    assert "words that count: rule alnum\n" in alone and "looked up" not in alone
+    assert "words counted by rule alnum\n" in alone and "looked up" not in alone
     for rule, options in (("exact", []), ("lower", ["--mapping", "lower"])):
         table = " ".join(works("eval-syntax", own, "--pairs", "grammar", *options).split())
         assert f"words looked up by rule {rule})" in table
@@ -109,7 +109,7 @@ def test_runs_with_different_rules_need_a_named_one(work, tmp_path):
     own = copy_of(work / "other", tmp_path / "run", words="alnum", mapping="lower")
     arguments = ["eval-parsing", work / "run", own, "--treebank", work / "text" / "test.trees"]
     line = fails(*arguments)
-    assert "--words: must be named where runs have different rules; got alnum, ptb. Add --words ptb" in line
+    assert "--words: must be given where runs have different rules; got alnum, ptb. Add --words ptb" in line
     found = record(*arguments, "--words", "ptb")
     assert (found["words"], found["mapping"]) == ("ptb", ["lower", "number"])
 

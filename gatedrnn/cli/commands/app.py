@@ -17,8 +17,8 @@ from gatedrnn.training.run import load_runs
 class Options(arguments.Options):
     """Which runs, and where."""
 
-    runs: tuple[str, ...] = place("RUN", "folders of trained runs, two of them side by side")
-    port: int = option(7860, "on this machine")
+    runs: tuple[str, ...] = place("RUN", "folders of trained runs; the page shows two side by side")
+    port: int = option(7860, "port on this machine")
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
@@ -26,7 +26,7 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
     from gatedrnn.app.page import build, start
 
     if not 1 <= options.port < 1 << 16:
-        raise ArgumentError("--port", "must lie in 1…65535", options.port, "Leave it out for 7860")
+        raise ArgumentError("--port", "must lie in 1…65535", options.port, "Leave it out to use 7860")
     page = build(dict(zip(options.runs, load_runs(options.runs), strict=True)))
     url = start(page, options.port)
     try:

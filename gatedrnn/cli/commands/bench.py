@@ -15,15 +15,19 @@ class Options(arguments.Options):
     """What is measured, and how often."""
 
     shape: tuple[str, ...] = option(
-        (), f"repeatable: {', '.join(SHAPES)}, or one layer as H1150-B20-T70[-inference] [S3]", "NAME"
+        (),
+        f"shape to measure, repeatable: {', '.join(SHAPES)}, or one layer such as H1150-B20-T70[-inference] [S3]",
+        "NAME",
     )
-    cell: tuple[str, ...] = option((), f"repeatable: {', '.join(CELLS)} [all]", "NAME")
-    backend: tuple[str, ...] = option((), "repeatable: cpu, triton, torch, reference, compiled [by device]", "NAME")
+    cell: tuple[str, ...] = option((), f"cell to measure, repeatable: {', '.join(CELLS)} [all]", "NAME")
+    backend: tuple[str, ...] = option(
+        (), "backend to measure, repeatable: cpu, triton, torch, reference, compiled [by device]", "NAME"
+    )
     device: str = option("cpu", "cpu or cuda [cpu]; cuda takes a grid of shapes", "NAME")
-    runs: int = option(9, "timed runs of each, in turn; the median counts")
-    mm: bool = option(False, "also the products by torch.mm")
-    parts: bool = option(False, "also each part of the products by itself")
-    memory: bool = option(False, "also peak memory, a process a model (Linux)")
+    runs: int = option(9, "timed runs of each, interleaved; the median is reported")
+    mm: bool = option(False, "also time the matrix products with torch.mm")
+    parts: bool = option(False, "also time each part of the matrix products by itself")
+    memory: bool = option(False, "also measure peak memory, in one process per model (Linux)")
 
 
 def run(options: Options) -> "list[Any] | Iterator[Any]":

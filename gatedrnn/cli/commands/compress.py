@@ -63,11 +63,15 @@ class Options(arguments.Options):
         Scheme, _NAMES, reads={"gates": _gates}, choices={"method": METHODS, "weights": WEIGHTS}
     )
     data: str | None = option(None, "text to measure on [the run's validation text]", "FILE")
-    out: str | None = option(None, "the compressed run; with --table, for table.md, .json and .png", "DIR")
-    table: bool = option(False, "round, round & clip, SVD, SVD+, bf16, int8, int4: what each costs")
-    retrain: int = option(0, "train on, with the weights projected at every step", "EPOCHS")
-    learning_rate: float | None = option(None, "of --retrain, at its begin; it falls to 0 [a tenth of the run's]")
-    resume: bool = option(False, "go on with a --retrain that was interrupted")
+    out: str | None = option(
+        None, "folder for the compressed run; with --table, for table.md, table.json and table.png", "DIR"
+    )
+    table: bool = option(False, "compare round, round & clip, SVD, SVD+, bf16, int8 and int4 in a table")
+    retrain: int = option(0, "epochs of further training, with the weights projected at every step", "EPOCHS")
+    learning_rate: float | None = option(
+        None, "learning rate at the start of --retrain; it falls to 0 [a tenth of the run's]"
+    )
+    resume: bool = option(False, "continue a --retrain that was interrupted")
 
 
 def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
@@ -95,8 +99,8 @@ def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
     with console.status(f"compressing {folder}"):
         record = _compressed(run, scheme, options, text, before)
     if record["bytes_after"] >= record["bytes_before"]:
-        made = "compress the run that it was made of, or by" if _is_compressed(run) else "compress by"
-        print(f"gatedrnn: {out} is larger than before: {made} a smaller method", file=sys.stderr)
+        made = "compress the run that it was made from, or use" if _is_compressed(run) else "use"
+        print(f"gatedrnn: {out} is not smaller than before: {made} a method with smaller weights", file=sys.stderr)
     return record
 
 
@@ -126,7 +130,9 @@ def _check_used(options: Options) -> None:
         if name not in options.given:
             continue
         if options.table:
-            raise ArgumentError("compress", "takes --table or options of one method", flag, "Drop one of them")
+            raise ArgumentError(
+                "compress", "takes either --table or the options of one method", flag, "Leave one of them out"
+            )
         if name in _READERS and (scheme is None or scheme.method not in _READERS[name]):
             got = f"{getattr(scheme, name)} with --method {scheme.method}" if scheme else "no --method"
             raise ArgumentError(f"compress {flag}", f"applies only to {' and '.join(_READERS[name])}", got, "Drop it")
@@ -251,7 +257,7 @@ def _table(options: Options) -> list[dict[str, Any]]:
         check_recurrent("compress", run)
     if len({run.config.task for run in runs}) > 1:
         got = ", ".join(f"{run.folder} of {run.config.task}" for run in runs)
-        raise ArgumentError("compress --table", "needs runs of one task", got, "Name those of each by themselves")
+        raise ArgumentError("compress --table", "needs runs of one task", got, "Run it once per task")
     text = None if options.data is None else rereadable(options.data)
     rows = [row for run in runs for row in _rows(run, options, text)]
     if options.out:
@@ -262,7 +268,9 @@ def _table(options: Options) -> list[dict[str, Any]]:
 
 
 def _show_table(rows: list[dict[str, Any]]) -> None:
-    table = Table(title="compression: round, clip and SVD of input and forget gates, the others of every weight")
+    table = Table(
+        title="compression: round, clip and SVD change input and forget gates, the other schemes every weight"
+    )
     for name in _columns(rows):
         table.add_column(name, overflow="fold", justify="left" if name in ("run", "scheme") else "right")
     for row in rows:
@@ -274,7 +282,7 @@ def _rows(run: Run, options: Options, path: Any) -> Iterator[dict[str, Any]]:
     text, rated = _text(run, path), TASKS[run.config.task].rated
     if text is None:
         raise ArgumentError(
-            "compress --table", "needs a text", "no --data, and the run's own is gone", "Add --data FILE"
+            "compress --table", "needs a text", "no --data, and the run's own text is gone", "Add --data FILE"
         )
     hidden = max(run.config.model.hidden_sizes)
     schemes: dict[str, Scheme | None] = {"original": None} | published(hidden, run.config.task)

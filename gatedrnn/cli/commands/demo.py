@@ -54,7 +54,7 @@ class Options(arguments.Options):
     """Where, and which text."""
 
     out: str = option("gatedrnn-demo", "folder for report.html, results.json, run/, page/", "DIR")
-    seed: int = option(1, "of the grammar's text and the training")
+    seed: int = option(1, "seed of the grammar's text and of the training")
 
 
 def run(options: Options) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def show(found: dict[str, Any], options: Options) -> None:
     _say(console, f"open {folder / 'report.html'}")
     if (folder / PAGE).is_dir():
         served = f"python -m http.server --bind 127.0.0.1 --directory {folder / PAGE}"
-        _say(console, f"type sentences of your own: {served}")
+        _say(console, f"to type sentences of your own, run: {served}")
 
 
 def _say(console: Console, text: str) -> None:
@@ -124,7 +124,7 @@ def _write_page(run: Run, folder: Path, console: Console) -> None:
     try:
         export_run(run, folder, fetch=False)
     except GatedRNNError as missing:
-        _say(console, f"without the page of export --to web: {missing}")
+        _say(console, f"the page of export --to web was left out: {missing}")
 
 
 def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -174,7 +174,7 @@ def _clear(folder: Path) -> None:
     foreign = sorted(present - own) or (["a file"] if folder.is_file() else [])
     if foreign:
         advice = "Choose another --out, or delete the folder"
-        raise DataError(str(folder), "must be empty, new, or hold a finished demo alone", foreign[0], advice)
+        raise DataError(str(folder), "must be new, empty, or hold only a finished demo", foreign[0], advice)
     for name in present - {"run", PAGE}:
         (folder / name).unlink()
     for name in ("run", PAGE):

@@ -29,21 +29,23 @@ _FEWEST, _MOST = 8, 20
 class Options(arguments.Options):
     """Which runs, which gold trees, and how trees are read and scored."""
 
-    runs: tuple[str, ...] = place("RUN", "folder of a trained run; several vote; none for baselines", ())
+    runs: tuple[str, ...] = place("RUN", "folder of a trained run; several vote; none to score only baselines", ())
     treebank: str = required("gold trees in Penn brackets, .gz too", "FILE")
     layer: tuple[str, ...] = option((), f"repeatable: {LAYER_TOLD}", "N")
-    gate: tuple[str, ...] = option((), f"repeatable: {' or '.join(GATES)}, {GATE_TOLD} [{GATES[0]}]", "NAME")
+    gate: tuple[str, ...] = option((), f"{GATE_TOLD}, repeatable: {' or '.join(GATES)} [{GATES[0]}]", "NAME")
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
     mapping: str | None = mapping_option("[the run's]")
-    select: str | None = option(None, "choose each run's layer by --dev's gold trees", "layer=auto")
-    dev: str | None = option(None, "gold trees to choose by", "FILE")
-    baseline: tuple[str, ...] = option((), f"repeatable: {', '.join(BASELINE_NAMES)} [all but balanced_up]", "NAME")
-    max_words: int | None = option(None, "score sentences of at most so many words")
-    words: str | None = option(None, "which terminals count [the run's, or ptb]", choices=tuple(KEEP_RULES))
-    skip_bad: bool = option(False, "name trees that cannot be read, and score the others")
-    bootstrap: int = option(0, "95 %% intervals from N samples of the sentences", "N")
-    by_length: bool = option(False, "also by length of sentence")
-    out: str | None = option(None, "write report.html, results.json and figures there", "DIR")
+    select: str | None = option(None, "choose each run's layer by its F1 on the gold trees of --dev", "layer=auto")
+    dev: str | None = option(None, "gold trees for --select", "FILE")
+    baseline: tuple[str, ...] = option(
+        (), f"baseline to score, repeatable: {', '.join(BASELINE_NAMES)} [all but balanced_up]", "NAME"
+    )
+    max_words: int | None = option(None, "score only sentences of at most so many words")
+    words: str | None = option(None, "rule for the words that count [the run's, or ptb]", choices=tuple(KEEP_RULES))
+    skip_bad: bool = option(False, "skip trees that cannot be read, list them, and score the others")
+    bootstrap: int = option(0, "also print 95 %% intervals, from N bootstrap samples of the sentences", "N")
+    by_length: bool = option(False, "also print F1 by sentence length")
+    out: str | None = option(None, "folder to write report.html, results.json and figures to", "DIR")
 
 
 def run(options: Options) -> Found:
@@ -97,7 +99,7 @@ def _same_words(runs: list[Run], named: str | None) -> str:
     own = sorted({run.config.data.words for run in runs}) or ["ptb"]
     if named is None and len(own) > 1:
         raise ArgumentError(
-            "--words", "must be named where runs have different rules", ", ".join(own), "Add --words ptb"
+            "--words", "must be given where runs have different rules", ", ".join(own), "Add --words ptb"
         )
     return named or own[0]
 
@@ -115,7 +117,7 @@ def _sources(
         layers = [[] if _is_grammar(run) else named or [default_layer(run.model)] for run in runs]
         return [[(layer, gate) for gate in options.gate for layer in own] for own in layers], {}
     if options.select != "layer=auto":
-        raise ArgumentError("--select", "must be layer=auto", options.select, "Or name layers by --layer")
+        raise ArgumentError("--select", "must be layer=auto", options.select, "Or choose layers with --layer")
     if options.dev is None or named or not runs:
         got = "no --dev" if options.dev is None else "--layer too" if named else "no RUN"
         raise ArgumentError(

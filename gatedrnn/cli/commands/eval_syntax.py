@@ -31,15 +31,19 @@ class Options(arguments.Options):
     runs: tuple[str, ...] = place("RUN", "folder of a trained run; several side by side")
     pairs: str | None = option(
         None,
-        "JSON lines with good, bad and phenomenon (or BLiMP's), .gz too; `grammar` for the built-in grammar's own",
+        "JSON lines with good, bad and phenomenon (or BLiMP's names), .gz too; `grammar` for pairs of the built-in grammar",
         "FILE",
     )
-    suite: tuple[str, ...] = option((), "a test suite of SyntaxGym (JSON), .gz too; repeatable", "FILE")
+    suite: tuple[str, ...] = option((), "test suite of SyntaxGym (JSON), .gz too; repeatable", "FILE")
     unknown: str = option("skip", "pairs or items with unknown words: skip, or judge as <unk>", choices=UNKNOWN)
-    method: str = option("sentence", "of pairs: whole sentences, or the word after one prefix", choices=METHODS)
-    append: str = option("", "at the end of each sentence of pairs, such as a full stop", "WORD")
+    method: str = option(
+        "sentence", "how pairs are compared: whole sentences, or the word after a common prefix", choices=METHODS
+    )
+    append: str = option("", "word to add at the end of each sentence of --pairs, such as a full stop", "WORD")
     mapping: str | None = mapping_option("[the run's]")
-    out: str | None = option(None, "write results.json there, with report.html of pairs, regions.csv of suites", "DIR")
+    out: str | None = option(
+        None, "folder to write results.json to, with report.html for pairs or regions.csv for suites", "DIR"
+    )
 
 
 def run(options: Options) -> Found:
@@ -75,7 +79,7 @@ def _check(options: Options) -> None:
         raise ArgumentError("eval-syntax", "needs either minimal pairs or test suites", got, advice)
     for name in ("method", "append"):
         if options.suite and name in options.given:
-            raise ArgumentError(f"--{name}", "is an option of --pairs", "--suite", f"Leave --{name} out")
+            raise ArgumentError(f"--{name}", "works only with --pairs", "--suite", f"Leave --{name} out")
 
 
 def _judged(run: Any, pairs: list[MinimalPair], options: Options) -> dict[str, Any]:
@@ -106,7 +110,7 @@ def _own() -> Iterable[MinimalPair]:
 def _print_table(found: dict[str, dict[str, Any]], options: Options) -> None:
     names = [Path(name).name for name in found]
     titles = names if len(set(names)) == len(names) else list(found)
-    table = Table(title=f"share of pairs judged right, in percent ({escape(_how(found, options))})")
+    table = Table(title=f"share of pairs judged correctly, in percent ({escape(_how(found, options))})")
     table.add_column("phenomenon", overflow="fold")
     for name in titles if len(found) > 1 else ["accuracy"]:
         table.add_column(escape(name), justify="right", overflow="fold")

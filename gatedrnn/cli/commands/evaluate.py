@@ -35,20 +35,28 @@ class Options(arguments.Options):
     runs: tuple[str, ...] = place("RUN", "folder of a trained run; several side by side")
     data: str | None = option(
         None,
-        "text, one sentence a line, .gz too; - for standard input; of translations, a TSV file, or what stands before .SOURCE "
-        "and .TARGET [the run's own test text]",
+        "text, one sentence per line, .gz too; - for standard input; for translations, a TSV file, or the common part of "
+        "two files that end in .SOURCE and .TARGET [the run's own test text]",
         "FILE",
     )
-    batch_size: int = option(1, "1 is exact; more is faster, each stretch starts afresh")
-    reset: bool = option(False, "a fresh state for each sentence, instead of one carried")
+    batch_size: int = option(
+        1, "parts of the text read side by side: 1 is exact; more is faster, but each part starts without context"
+    )
+    reset: bool = option(False, "start each sentence from a fresh state instead of carrying the state on")
     temperature: str = option(
         "1", "divides logits; auto for the one of 0.8 … 1.25 that is best on the run's own valid text", "NUMBER|auto"
     )
-    cache: Cache | None = settings(Cache, _CACHE, "cache", "mix a continuous cache in")
-    dynamic: Dynamic | None = settings(Dynamic, _DYNAMIC, "dynamic", "learn from each segment once it is scored")
+    cache: Cache | None = settings(Cache, _CACHE, "cache", "mix the predictions with a continuous cache")
+    dynamic: Dynamic | None = settings(
+        Dynamic, _DYNAMIC, "dynamic", "dynamic evaluation: learn from each segment after it has been scored"
+    )
     beam: Beam | None = settings(Beam, BEAM_NAMES)
-    out: str | None = option(None, "write results.json there, and the curve of accuracy by operators", "DIR")
-    tokenize: str | None = option(None, "of BLEU [none where references look tokenised, else 13a]", choices=TOKENIZE)
+    out: str | None = option(
+        None, "folder to write results.json to, with the curve of accuracy by number of operators for inference", "DIR"
+    )
+    tokenize: str | None = option(
+        None, "tokenisation for BLEU [none if the references look tokenised, else 13a]", choices=TOKENIZE
+    )
 
 
 def run(options: Options) -> Found:

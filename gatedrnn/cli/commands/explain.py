@@ -65,7 +65,7 @@ def hops(name: str) -> dict[str, Any]:
         ("rows of weights", f"{rows}{extras}", _where(cell.make_spec)),
         ("temperature", f"{layer.gates}; gates it can perturb: {perturbed}", _where(scale)),
         ("noise", "logistic for sigmoid, Gumbel for cumax; in training only", _where(draw_noise)),
-        ("loop over time", "W x hoisted over all steps, U h' a step", _where(reference.run)),
+        ("loop over time", "W x for all steps at once, U h' step by step", _where(reference.run)),
         ("kernels", _kernels(name, layer), _where(compile_cell)),
         ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),
         ("step", " ".join(step[0].split()), _where(cell.step)),
@@ -86,7 +86,7 @@ def kernel(name: str) -> str:
     cell = CELLS[name]
     found = kept(cell.step, Recurrent(cell, 8, 8).spec)
     if isinstance(found, str):
-        raise ArgumentError(f"explain {name}", "must be a cell with kernels", found, "It runs on the reference")
+        raise ArgumentError(f"explain {name}", "must be a cell with kernels", found, "It runs on the reference backend")
     return "\n".join(filter(None, [*found.forward, *found.backward])).rstrip()
 
 

@@ -24,8 +24,8 @@ class Options(arguments.Options):
 
     run: str = run_place()
     to: str = required(
-        "hf: a folder that Hugging Face transformers loads; onnx: graphs of a step and of a sequence; "
-        "web: a page that computes in the browser",
+        "hf: a folder that Hugging Face transformers loads; onnx: graphs of one step and of a whole sequence; "
+        "web: a static page that computes in the browser",
         "FORM",
     )
     out: str = required("folder to write, new or empty", "DIR")

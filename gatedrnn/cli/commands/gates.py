@@ -29,8 +29,8 @@ class Options(arguments.Options):
     """Which runs, over what."""
 
     runs: tuple[str, ...] = place("RUN", "folder of a trained run; several are overlaid")
-    data: str | None = option(None, "text for histograms, one sentence a line, .gz too", "FILE")
-    sentence: tuple[str, ...] = option((), "repeatable: average gates at each word of it", "TEXT")
+    data: str | None = option(None, "text for histograms, one sentence per line, .gz too", "FILE")
+    sentence: tuple[str, ...] = option((), "sentence whose average gates are shown at each word; repeatable", "TEXT")
     out: str = option("gatedrnn-gates", "folder for figures and gates.json", "DIR")
     batch_size: int | None = option(None, f"stretches of the text read side by side [{_STRETCHES}]")
     mapping: str | None = mapping_option("[the run's], in --sentence")
@@ -43,7 +43,7 @@ def run(options: Options) -> dict[str, Any]:
     names = [Path(folder).name for folder in options.runs]
     names = names if len(set(names)) == len(names) else list(options.runs)
     if len(names) > len(COLORS):
-        raise ArgumentError("gates", f"takes 1 to {len(COLORS)} runs", len(names), "Name fewer")
+        raise ArgumentError("gates", f"takes 1 to {len(COLORS)} runs", len(names), "Give fewer runs")
     if not options.data and not options.sentence:
         raise ArgumentError("gates", "needs --data FILE or --sentence TEXT", "neither", "Try --data valid.txt")
     for name, needed in (("batch_size", "data"), ("mapping", "sentence")):
@@ -131,7 +131,7 @@ def _rows(sentence: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def _print(record: dict[str, Any]) -> None:
-    table = Table(title="values of gates, in percent of all of them")
+    table = Table(title="values of each gate: mean, and share of values in percent")
     for name in ("run", "layer", "gate"):
         table.add_column(name, overflow="fold")
     for name in ("mean", "below 0.1", "above 0.9", "between", "split point"):

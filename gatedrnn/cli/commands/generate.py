@@ -19,13 +19,13 @@ class Options(arguments.Options):
     """Of which run, and how it is sampled."""
 
     run: str = run_place()
-    prompt: str = option("", "text to go on from")
-    words: int = option(100, "how many to sample: words, or what the tokens are")
-    temperature: float = option(1.0, "small is greedy")
-    top_k: int | None = option(None, "sample from the k most probable words [all]")
-    top_p: float = option(1.0, "sample from the most probable words that sum to p")
+    prompt: str = option("", "text to continue")
+    words: int = option(100, "number of tokens to sample: words, characters or subwords")
+    temperature: float = option(1.0, "sampling temperature; values near 0 are almost greedy")
+    top_k: int | None = option(None, "sample only from the k most probable tokens [all]")
+    top_p: float = option(1.0, "sample only from the most probable tokens whose probabilities sum to p")
     no_unk: bool = option(False, "never sample <unk>; the other probabilities are divided by their sum")
-    seed: int = option(1, "of what is sampled")
+    seed: int = option(1, "seed of the sampling")
 
 
 def run(options: Options) -> Found:

@@ -12,7 +12,7 @@ from gatedrnn.cli.arguments import place, required
 class Options(arguments.Options):
     """From where to where."""
 
-    folder: str = place("DIR", "folder of a model of transformers, which was a run")
+    folder: str = place("DIR", "folder that `gatedrnn export --to hf` wrote")
     out: str = required("the run's folder, new or empty", "RUN")
 
 

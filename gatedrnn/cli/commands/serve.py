@@ -23,9 +23,11 @@ _NAMES = {
 class Options(arguments.Options):
     """Which runs, where, and within which limits."""
 
-    runs: tuple[str, ...] = place("RUN", "folders of trained runs, each served by its folder's name")
-    host: str = option("127.0.0.1", "address to listen on; any but this machine's own lets others in")
-    port: int = option(8000, "0 for a free one")
+    runs: tuple[str, ...] = place("RUN", "folders of trained runs, each served under its folder's name")
+    host: str = option(
+        "127.0.0.1", "address to listen on; with an address that is not local, other machines can connect"
+    )
+    port: int = option(8000, "port to listen on; 0 takes a free one")
     limits: Limits | None = settings(Limits, _NAMES)
 
 

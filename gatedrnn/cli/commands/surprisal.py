@@ -21,11 +21,13 @@ class Options(arguments.Options):
 
     run: str = run_place()
     file: str = text_place()
-    carried: bool = option(False, "carry the state on, instead of one for each sentence")
-    tokens: bool = option(False, "a row a token, not summed to words")
-    layer: str | None = option(None, "whose distances, from 1, or mean [as in parse]", "N")
+    carried: bool = option(False, "carry the state on from sentence to sentence instead of resetting it")
+    tokens: bool = option(False, "print one row per token instead of one per word")
+    layer: str | None = option(
+        None, "layer whose distances are printed, from 1, or mean for the mean of all layers [as in parse]", "N"
+    )
     mapping: str | None = mapping_option("[exact]")
-    conllu: bool = conllu_option("Surprisal, Distance and, at unknown words, Unknown=Yes in MISC")
+    conllu: bool = conllu_option("Surprisal, Distance and, for unknown words, Unknown=Yes in MISC")
 
 
 def run(options: Options) -> Found:

@@ -33,9 +33,9 @@ from gatedrnn.training.run import TOKENS_FOLDER, check_begun, check_free, checkp
 class Options(arguments.Options):
     """A run's sections, and where it lies."""
 
-    task: str = option(LanguageModelling.name, f"{', '.join(TASKS)} [of the configuration, or the first]", "NAME")
-    out: str | None = option(None, "a new folder [runs/<name of the data>]", "RUN")
-    resume: bool = option(False, "go on with the run in --out where it was; start it if it is not there yet")
+    task: str = option(LanguageModelling.name, f"{', '.join(TASKS)} [the configuration's, else the first]", "NAME")
+    out: str | None = option(None, "folder for the run [runs/<name of the data>]", "RUN")
+    resume: bool = option(False, "continue the run in --out from its last checkpoint; start it if there is none")
     data: Mapping[str, Any] = section()
     model: Mapping[str, Any] = section()
     training: Mapping[str, Any] = section()
@@ -59,7 +59,7 @@ def add_sections(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--model", type=kind.model, default=kind.model())
     parser.add_argument("--training", type=TrainingConfig, default=kind.training)
     shown = parser._option_string_actions["--data"]  # whose own help names a file; `_as_keys` takes a folder
-    shown.metavar, shown.help = "DIR", "folder with train.txt and so on: the same as --data.folder DIR"
+    shown.metavar, shown.help = "DIR", "folder with train.txt and so on; the same as --data.folder DIR"
 
 
 def run(options: Options) -> Found:
@@ -77,14 +77,14 @@ def run(options: Options) -> Found:
     config = _absolute(from_dict(RunConfig, {**sections, "task": options.task}, ""))
     data = config.data.folder
     if options.resume and options.out is None:
-        raise ArgumentError("train --resume", "needs the run to go on with", "no --out", "Write --out RUN --resume")
+        raise ArgumentError("train --resume", "needs the run to continue", "no --out", "Write --out RUN --resume")
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
     if not options.resume:
         check_free(out)
     elif check_begun(out) or goes_on:
         config = _absolute(continued(out, config, options.given))
     elif not options.given:
-        raise DataError(str(out), "must hold a run to go on with", "no config.yaml", "Check --out")
+        raise DataError(str(out), "must hold a run to continue", "no config.yaml", "Check --out")
     existed = out.exists()
     try:
         return _train(config, out, options)
@@ -122,7 +122,7 @@ def _train(config: Any, out: Path, options: Options) -> Found:
     with console.status("reading the text"):
         task = TASKS[config.task].open(config.data, data or out / "text", out if begun else None)
         task.cache(out / TOKENS_FOLDER)
-    doing = f"{'going on with' if begun else 'training'} {_kind(config)} {'in' if begun else 'into'} {out}"
+    doing = f"{'continuing' if begun else 'training'} {_kind(config)} {'in' if begun else 'into'} {out}"
     for line in (task.describe(), doing):
         console.print(line, highlight=False, soft_wrap=True)
     with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs, task) as display:
@@ -150,7 +150,7 @@ def show(found: Found, options: Options) -> None:
 
 def _go_on(out: Path, options: Options) -> str:
     """What to do after an interrupt: without --out, the same command would not find the run."""
-    return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume` goes on"
+    return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume` continues it"
 
 
 def _kind(config: Any) -> str:
@@ -173,7 +173,7 @@ def _make_text(out: Path, config: Any) -> None:
             for path in new.iterdir()
         ):
             raise DataError(
-                str(text), "must not exist yet", "another text", "Train on it by --data, or choose another --out"
+                str(text), "must not exist yet", "another text", "Train on it with --data, or choose another --out"
             )
 
 

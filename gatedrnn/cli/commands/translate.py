@@ -24,9 +24,11 @@ class Options(arguments.Options):
     run: str = run_place()
     file: str = text_place()
     beam: Beam | None = settings(Beam, _NAMES)
-    scores: bool = option(False, "before each translation its score, and a tab")
-    alignments: bool = option(False, "after each translation a tab, and source-target pairs of tokens, from 0")
-    batch_size: int = option(TOGETHER, "sentences that are translated at once")
+    scores: bool = option(False, "print the score and a tab before each translation")
+    alignments: bool = option(
+        False, "print a tab and the aligned pairs of source and target tokens, from 0, after each translation"
+    )
+    batch_size: int = option(TOGETHER, "sentences to translate at once")
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
@@ -38,8 +40,8 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
     found = translations(run.model, languages, lines, options.beam or Beam(), together)
     for number, (source, best) in enumerate(found, 1):
         if len(source) + 1 > longest and not warned:
-            told = f"line {number} has {len(source)} tokens; pairs of more than {longest} were not trained on"
-            print(f"gatedrnn: {told}, so expect less of it and its like", file=sys.stderr)
+            told = f"line {number} has {len(source)} tokens; the model was not trained on pairs of more than {longest}"
+            print(f"gatedrnn: {told}, so translations of such lines may be poor", file=sys.stderr)
             warned = True
         yield {
             "source": source,
