@@ -40,8 +40,8 @@ class Beam:
     """How to search.
 
     Args:
-        size: hypotheses that are kept; 1 takes the likeliest token each time.
-        alpha: of the length penalty ((5 + n) / 6)^α; 0 for none (Wu et al. 2016, eq. 14).
+        size: number of hypotheses kept; 1 always takes the most probable token.
+        alpha: exponent α of the length penalty ((5 + n) / 6)^α; 0 for none (Wu et al. 2016, eq. 14).
         n_best: how many translations of each source are given, at most `size`.
         ratio, extra: a translation has at most ratio · source + extra tokens.
 

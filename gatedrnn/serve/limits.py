@@ -14,15 +14,15 @@ class Limits:
     """Limits of a server.
 
     Args:
-        rows: completions that are computed side by side, at most 64.
-        waiting: completions that may wait for a place; beyond, the answer is 429.
-        requests: requests that are open at once; beyond, the answer is 503.
-        choices: prompts × n of one request.
-        prompt_tokens: tokens of all texts of one request.
-        new_tokens: the largest max_tokens.
-        body_bytes: size of a request's body; beyond, the answer is 413.
-        seconds: time that a request may take.
-        cache_mib: memory of the states that are kept for beginnings of prompts; 0 for none.
+        rows: number of completions computed side by side, at most 64.
+        waiting: number of completions that may wait; beyond it the answer is 429.
+        requests: number of requests that may be open at once; beyond it the answer is 503.
+        choices: largest number of prompts × n in one request.
+        prompt_tokens: largest number of tokens in all texts of one request.
+        new_tokens: largest max_tokens of a request.
+        body_bytes: largest size of a request's body; beyond it the answer is 413.
+        seconds: longest time that a request may take.
+        cache_mib: memory for states kept for the beginnings of prompts; 0 for none.
 
     Raises: ArgumentError: a value is out of range.
     """

@@ -22,42 +22,42 @@ class TrainingConfig:
 
     Args:
         epochs: passes over the training text.
-        finetune_epochs: further passes at most, from the best weights on, averaged from their first step.
-        minutes: a budget of wall-clock time, validation included; none without it.
-        patience: epochs without a new best after which training stops; none without it.
-        unit: stream (state carried over windows) or sentence (batched by length, state afresh).
+        finetune_epochs: at most so many further passes, from the best weights, with weights averaged from the first step on.
+        minutes: budget of wall-clock time, validation included; null for no budget.
+        patience: training stops after so many epochs without a new best score; null to never stop.
+        unit: stream (the state is carried from window to window) or sentence (batched by length, each from a fresh state).
         batch_size: stretches of the text, or sentences, read side by side, over all processes.
         sequence_length: steps of truncated back-propagation.
         partial_shuffle: rotate each stretch of the stream by a random number of tokens in every epoch.
         reset_probability: the probability that a stretch starts a window from the zero state instead of the carried one.
-        random_lengths: draw each window's length around sequence_length, the learning rate in proportion.
+        random_lengths: draw each window's length around sequence_length; the learning rate changes in proportion.
         optimizer: adam, adamw or sgd.
-        betas: of adam and adamw: how much of its running means of gradients and of their squares each step keeps.
-        learning_rate: after warm-up.
-        warmup_steps: over which the learning rate rises from 0.
+        betas: for adam and adamw: decay rates of the running means of gradients and of squared gradients.
+        learning_rate: learning rate after warm-up.
+        warmup_steps: steps over which the learning rate rises from 0.
         schedule: plateau, cosine (to 0), one_cycle (up, constant, down) or constant; cosine and one_cycle run over all epochs, or
             over the minutes if these end first.
-        peak_beta: with one_cycle, the first of `betas` at the highest learning rate; it moves there and back with the rate.
-        plateau_factor: the learning rate is multiplied by it after an epoch that does not improve enough.
-        plateau_threshold: the share of the validation loss by which an epoch must improve on the best.
-        final_temperature: what the gates' τ in training comes to, geometrically, over all epochs or the minutes.
-        final_noise_probability: what the gates' p comes to, linearly.
-        weight_decay: L2, decoupled for adamw.
+        peak_beta: for one_cycle: the first of `betas` at the highest learning rate; it changes together with the learning rate.
+        plateau_factor: factor of the learning rate after an epoch that does not improve enough.
+        plateau_threshold: share of the validation loss by which an epoch must improve on the best one.
+        final_temperature: the gates' τ changes to this value, geometrically over all epochs or the minutes; null to keep τ.
+        final_noise_probability: the gates' p changes to this value, linearly; null to keep p.
+        weight_decay: factor of the L2 penalty; decoupled for adamw.
         gradient_clip: largest gradient norm, 0 for no clipping.
-        activation_penalty: α of AR, on the squared last layer's dropped output.
-        temporal_penalty: β of TAR, on the squared change of the last layer's output.
-        average_interval: weights are averaged from the first epoch on that is no better than the best one before the last so
-            many (NT-ASGD, with sgd); never without it.
-        average_epoch: averaged from the end of this epoch on at the latest; never without it.
+        activation_penalty: α of AR: factor of the penalty on the squared output of the last layer, after dropout.
+        temporal_penalty: β of TAR: factor of the penalty on the squared change of the last layer's output.
+        average_interval: averaging of weights starts after the first epoch that is no better than the best one before the last so
+            many (NT-ASGD, with sgd); null for never.
+        average_epoch: averaging of weights starts at the end of this epoch at the latest; null for never.
         average_decay: averages are exponential: after each step the average keeps this share of itself. Without average_interval
             and average_epoch it starts with the first step; null for the mean over all steps.
-        evaluation_batch_size: stretches side by side in validation.
-        checkpoint_minutes: between checkpoints; there is one after each epoch too.
-        tensorboard: also log to RUN/tensorboard.
-        seed: of initialisation, dropout, gate noise, lengths and order.
+        evaluation_batch_size: stretches of the text read side by side in validation.
+        checkpoint_minutes: minutes between checkpoints; one is also written after each epoch.
+        tensorboard: whether to log to RUN/tensorboard too.
+        seed: seed of initialisation, dropout, gate noise, window lengths and order.
         device: auto, cpu, cuda, … (Lightning Fabric's accelerator).
         precision: 32-true, bf16-mixed, 16-mixed or 64-true (Fabric's).
-        backend: of the recurrence, auto or a name.
+        backend: backend of the recurrence, auto or a name.
 
     Raises: ArgumentError: a value is out of range.
     """

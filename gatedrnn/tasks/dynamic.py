@@ -20,7 +20,7 @@ class Dynamic:
     Args:
         rate: η, the learning rate; 0 for no learning.
         decay: λ, the share of the way back to the original weights that each step first takes.
-        segment: tokens between steps.
+        segment: number of tokens between two steps.
 
     Raises: ArgumentError: a value is out of range.
     """

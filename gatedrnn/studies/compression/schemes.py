@@ -34,13 +34,13 @@ class Scheme:
 
     Args:
         method: how weights are compressed: round (to multiples of `step`), clip (to [−`clip`, `clip`], then round), svd (two
-            factors of `rank`), int8 or int4 (a scale a row), bf16, or binary (signs and a scale a row).
+            factors of `rank`), int8 or int4 (one scale per row), bf16, or binary (signs and one scale per row).
         gates: gates whose rows are compressed: names as `input` or `input_gate`, or `input=64` for a rank or step of its own;
             none for input and forget, as published, and for every row with int8, int4 and bf16.
         weights: recurrent (W and U of every layer) or all (also embeddings, linear maps); none for all with int8, int4 and bf16.
-        step: r, of round and clip.
-        clip: c, the largest weight of clip.
-        rank: of svd; none for 128 of 1,150 units, in proportion.
+        step: r, the distance of neighbouring values, for round and clip.
+        clip: c, the largest absolute value, for clip.
+        rank: rank of the factors, for svd; default: 128 for 1,150 units, in proportion.
 
     Raises: ArgumentError: an unknown method, or a value out of range.
     """
