@@ -1,0 +1,214 @@
+"""`gatedrnn sweep`: which of some settings trains best, by successive halving."""
+
+import json
+import os
+import sys
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gatedrnn.cli import arguments
+from gatedrnn.cli.arguments import Found, option, place, required
+from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
+from gatedrnn.models.saving import CONFIG_FILE
+from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
+from gatedrnn.studies.sweep.running import Job, run_jobs
+from gatedrnn.tasks import TASKS
+from gatedrnn.training.config import read_run_config
+from gatedrnn.training.run import CHECKPOINT_FOLDER, locked, read_metrics
+
+SWEEP_FILE = "sweep.json"
+_MORE_IS_BETTER = ("accuracy",)
+
+
+@dataclass(frozen=True)
+class Options(arguments.Options):
+    """What is compared, how long, and where."""
+
+    config: str = place("CONFIG", "a run's YAML, from which the trials differ in what --over names")
+    over: tuple[str, ...] = option(
+        (), "repeatable: values of a key, such as training.learning_rate=0.001,0.002", "KEY=A,B"
+    )
+    minutes: float = required("of the whole sweep, shared by its rounds", "M")
+    data: str | None = option(None, "folder of the data [the configuration's, or the built-in grammar]", "DIR")
+    out: str = required("a new folder, or that of a sweep to resume", "DIR")
+    processes: int = option(0, "trials that run at once, each on its share of the cores [one a core]")
+
+
+def run(options: Options) -> Found:
+    """Every trial of every round with its score, and the best. Raises: KeyboardInterrupt, with what resumes the sweep."""
+    out, trials = Path(options.out), combinations(options.over)
+    processes = positive_int("--processes", options.processes or os.cpu_count() or 1)
+    plan = rounds(len(trials), positive_number("--minutes", options.minutes), processes)
+    configs = {trial.number: _config(options, trial) for trial in trials}
+    settings = {"config": read_yaml(Path(options.config)) or {}, "over": list(options.over), "minutes": options.minutes}
+    settings |= {"data": options.data and str(Path(options.data).absolute()), "processes": processes}
+    with TemporaryDirectory() as folder:
+        measure = _checked(configs, Path(folder))
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        sweep = _Sweep(out, settings, _begun(out, settings), measure, {trial.number: trial for trial in trials})
+        for number, text in configs.items():
+            write_text(out / f"trial-{number}.yaml", text)
+        try:
+            sweep.train(plan, processes)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("the same command resumes the sweep") from None
+        best = better_half(sweep.scores(len(plan)), 1, sweep.higher)[0]
+        if sweep.scores(len(plan))[best] is None:
+            raise DataError(
+                str(out), "must have a trial that trained to a score", "none", f"See {out}/round-1/trial-1.log"
+            )
+        write_with(out / "sweep.png", sweep.draw)
+    record = {"measure": f"valid_{measure}", "best": sweep.row(len(plan), best), "trials": sweep.rows(len(plan))}
+    return Found(record, measure)
+
+
+def show(found: Found, options: Options) -> None:
+    """A table, the best last."""
+    for row in found.record["trials"]:
+        score = "failed" if row["score"] is None else f"{row['score']:.2f}"
+        print(f"round {row['round']}  {row['minutes']:6.1f} min  valid {found.more} {score:>8}  {row['settings']}")
+    best = found.record["best"]
+    print(f"best: {best['settings']}, valid {found.more} {best['score']:.2f}; its run is in {best['run']}")
+    print(f"curves are in {Path(options.out) / 'sweep.png'}")
+
+
+@dataclass
+class _Sweep:
+    """The state of a sweep: `results` by "round-1/trial-2", kept in `sweep.json` after every trial."""
+
+    out: Path
+    settings: dict[str, Any]
+    results: dict[str, Any]
+    measure: str
+    trials: dict[int, Trial]
+
+    @property
+    def higher(self) -> bool:
+        """Whether more of the measure is better."""
+        return self.measure in _MORE_IS_BETTER
+
+    def train(self, plan: list[Round], processes: int) -> None:
+        """All rounds, each of the better half of the one before."""
+        left = list(self.trials)
+        for k, each in enumerate(plan, 1):
+            left = better_half(self.scores(k - 1), each.count, self.higher) if k > 1 else left
+            self.run_round(k, len(plan), each, left, processes)
+
+    def run_round(self, number: int, of: int, plan: Round, chosen: list[int], processes: int) -> None:
+        """Train the chosen trials that have no result yet, resuming those that have begun."""
+        folder = self.out / f"round-{number}"
+        folder.mkdir(exist_ok=True)
+        jobs = [self._job(folder, n, plan) for n in chosen if f"round-{number}/trial-{n}" not in self.results]
+        done = len(chosen) - len(jobs)
+
+        def ended(job: Job, code: int) -> None:
+            nonlocal done
+            if code == 130:
+                raise KeyboardInterrupt
+            done += 1
+            n, run = int(job.name.rpartition("-")[2]), self.out / job.name
+            score = self._score(run) if code == 0 else None
+            self.results[job.name] = {"round": number, "trial": n, "minutes": plan.minutes, "score": score}
+            write_json(self.out / SWEEP_FILE, {"settings": self.settings, "results": self.results})
+            told = f"valid {self.measure} {score:.2f}" if score is not None else f"failed: {_last_line(job.log)}"
+            print(f"round {number} of {of}, {done} of {len(chosen)}: {self.trials[n].label}: {told}", file=sys.stderr)
+
+        run_jobs(jobs, processes, ended)
+
+    def _job(self, folder: Path, number: int, plan: Round) -> Job:
+        name = f"{folder.name}/trial-{number}"
+        run, training = self.out / name, ["--training.minutes", repr(plan.minutes)]
+        resume = ["--resume"] if (run / CONFIG_FILE).exists() else []
+        data = ["--data", self.settings["data"]] if self.settings["data"] else []
+        given = ["--config", str(self.out / f"trial-{number}.yaml"), *data, *training]
+        return Job(name, ["train", *given, "--out", str(run), *resume], folder / f"trial-{number}.log")
+
+    def _score(self, run: Path) -> float | None:
+        values = [line[f"valid_{self.measure}"] for line in read_metrics(run)]
+        return (max if self.higher else min)(values) if values else None
+
+    def scores(self, number: int) -> dict[int, float | None]:
+        """By trial of a round."""
+        return {each["trial"]: each["score"] for each in self.results.values() if each["round"] == number}
+
+    def row(self, number: int, trial: int) -> dict[str, Any]:
+        """What is told of a trial in a round."""
+        name = f"round-{number}/trial-{trial}"
+        return self.results[name] | {"settings": self.trials[trial].label, "run": str(self.out / name)}
+
+    def rows(self, last: int) -> list[dict[str, Any]]:
+        """All of them, each round from the worst to the best."""
+        return [
+            self.row(k, n)
+            for k in range(1, last + 1)
+            for n in reversed(better_half(self.scores(k), len(self.trials), self.higher))
+        ]
+
+    def draw(self, path: Path) -> None:
+        """Every trial's validation measure over its minutes; the last round's lines are thick."""
+        from gatedrnn.plots.sweep import curves
+        from gatedrnn.plots.trees import save
+
+        last = max(each["round"] for each in self.results.values())
+        lines = []
+        for name, each in self.results.items():
+            metrics = read_metrics(self.out / name) if each["score"] is not None else []
+            points = [(line["seconds"] / 60, line[f"valid_{self.measure}"]) for line in metrics]
+            lines.append((self.trials[each["trial"]].label, each["trial"], each["round"] == last, points))
+        save(curves(lines, f"validation {self.measure}", not self.higher), path, "png")
+
+
+def _config(options: Options, trial: Trial) -> str:
+    """The trial's YAML. Raises: ArgumentError, ConfigError: the file, a key or a value is wrong."""
+    values = deepcopy(read_yaml(Path(options.config)) or {})
+    for key, value in trial.settings.items():
+        *path, last = key.split(".")
+        place = values
+        for part in path:
+            place[part] = place.get(part) or {}
+            place = place[part]
+        place[last] = value
+    return yaml_text(values)
+
+
+def _checked(configs: dict[int, str], folder: Path) -> str:
+    """The measure of the trials' task. Raises: ArgumentError, ConfigError: a key or a value of one of them is wrong.
+
+    Args: folder: to write the configurations into, which are read as `train` does.
+    """
+    tasks = set()
+    for number, text in configs.items():
+        path = folder / f"trial-{number}.yaml"
+        path.write_text(text, encoding="utf-8")
+        tasks.add(read_run_config(path, written=True).task)
+    if len(tasks) > 1:
+        raise ArgumentError("--config", "must keep to one task", ", ".join(sorted(tasks)), "Sweep each by itself")
+    return TASKS[tasks.pop()].measure
+
+
+def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a sweep of these settings in `out` has found so far. Raises: DataError: the folder holds something else."""
+    file = out / SWEEP_FILE
+    if not file.exists():
+        if {path.name for path in out.iterdir()} - {CHECKPOINT_FOLDER}:
+            raise DataError(str(out), "must be a new folder", "files, and no sweep.json", "Choose another --out")
+        write_json(file, {"settings": settings, "results": {}})
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise DataError(str(file), "must be JSON", "another text", "Choose another --out") from None
+    if not isinstance(found, dict) or found.get("settings") != json.loads(json.dumps(settings)):
+        raise DataError(str(out), "must hold a sweep of the same settings", "another one", "Choose another --out")
+    return found["results"]
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "see its log"

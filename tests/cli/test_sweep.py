@@ -1,0 +1,103 @@
+"""`gatedrnn sweep`: rounds, values, refusals; interrupted and resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gatedrnn import ArgumentError
+from gatedrnn.cli.main import main
+from gatedrnn.studies.sweep import Round, better_half, combinations, rounds
+
+CONFIG = """
+model: {cell: lstm, embedding_size: 8, hidden_sizes: [8]}
+training: {epochs: 100000, device: cpu, batch_size: 20}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "text").mkdir()
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / "text" / name).write_text("the old pilot sleeps\nmary waits\n" * 200)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    return tmp_path / "c.yaml"
+
+
+def sweep(config: Path, *over: str, minutes: float = 0.06) -> list[str]:
+    given = [part for each in over for part in ("--over", each)]
+    data = ["--data", str(config.parent / "text"), "--out", str(config.parent / "out")]
+    return ["sweep", str(config), *given, "--minutes", str(minutes), *data]
+
+
+class TestPlan:
+    def test_values_are_yaml_and_every_combination_is_a_trial(self):
+        trials = combinations(["model.hidden_sizes=[8],[16, 8]", "training.schedule=cosine,constant"])
+        assert [trial.number for trial in trials] == [1, 2, 3, 4]
+        assert trials[2].settings == {"model.hidden_sizes": [16, 8], "training.schedule": "cosine"}
+        assert trials[2].label == "hidden_sizes=[16, 8], schedule=cosine"
+
+    @pytest.mark.parametrize(
+        "over",
+        [[], ["seed=1,2"], ["training.seed"], ["training.seed=1"], ["training.seed=1,1"], ["training.seed=[1,2"],
+         ["training.seed=1,2", "training.seed=3,4"]],
+    )  # fmt: skip
+    def test_what_is_no_list_of_values_is_refused(self, over):
+        with pytest.raises(ArgumentError, match="--over: must"):
+            combinations(over)
+
+    def test_each_round_has_half_the_trials_and_an_equal_share_of_the_minutes(self):
+        assert rounds(8, 60, 2) == [Round(8, 5.0), Round(4, 10.0), Round(2, 20.0)]
+        assert rounds(5, 60, 2) == [Round(5, 60 / 9), Round(3, 10.0), Round(2, 20.0)]
+        assert rounds(2, 60, 1) == [Round(2, 30.0)]
+
+    def test_a_trial_without_a_score_is_the_worst(self):
+        scores = {1: 5.0, 2: None, 3: 4.0, 4: 4.5}
+        assert better_half(scores, 2, higher=False) == [3, 4]
+        assert better_half(scores, 3, higher=True) == [1, 4, 3]
+        assert better_half(scores, 4, higher=False)[-1] == 2
+
+
+def test_what_is_wrong_is_one_line_and_nothing_is_written(config, capsys):
+    for over, told in (
+        ("training.lr=1,2", "training.lr: unknown key"),
+        ("model.cell=lstm,gruu", "Did you mean 'gru'"),
+        ("training.epochs=1,zwei", "training.epochs"),
+    ):
+        assert main(sweep(config, over)) == 1
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1
+    assert not (config.parent / "out").exists()
+    (config.parent / "out").mkdir()
+    (config.parent / "out" / "mine.txt").write_text("mine")
+    assert main(sweep(config, "training.seed=1,2")) == 1
+    assert "must be a new folder" in capsys.readouterr().err
+    assert [path.name for path in (config.parent / "out").iterdir()] == ["mine.txt"]
+
+
+def test_interrupted_and_resumed_it_finds_the_best(config, capsys):
+    out, given = config.parent / "out", sweep(config, "training.learning_rate=1.0e-6,0.01")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gatedrnn.cli.main", *given, "--processes", "2"],
+        stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    begun = [out / "round-1" / f"trial-{n}" / "metrics.jsonl" for n in (1, 2)]
+    deadline = time.monotonic() + 120
+    while not all(file.exists() for file in begun) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    if process.returncode != 0:  # on a fast machine it may have ended
+        assert process.returncode == 130 and "the same command resumes the sweep" in errors, errors
+    assert main([*given, "--processes", "1"]) == 1  # other settings
+    assert "a sweep of the same settings" in capsys.readouterr().err
+    assert main([*given, "--processes", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["measure"] == "valid_perplexity" and found["best"]["trial"] == 2
+    assert [row["trial"] for row in found["trials"]] == [1, 2] and (out / "sweep.png").stat().st_size > 5_000
+    assert main(["evaluate", found["best"]["run"], "--data", str(config.parent / "text" / "valid.txt")]) == 0
