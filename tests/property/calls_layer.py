@@ -136,7 +136,8 @@ def run_call(bench: Bench, call: Call) -> None:
     found, error = error_of(run.measured)
     weights, unreadable = error_of(lambda: weights_of(run))
     if unreadable is not None:  # a parametrisation that PyTorch cannot compute in this type
-        if type(error) is not type(unreadable):
+        fair = error is not None and ours(error) and refusal_is_fair(run)  # what is wrong in the call is found first
+        if type(error) is not type(unreadable) and not fair:
             raise Finding("another exception than of the weight", where(error or unreadable))
         return
     same, fault = error_of(lambda: expected(run, None, weights))
