@@ -20,6 +20,7 @@ from gatedrnn.data import CONSTRUCTIONS, DataConfig, grammar
 from gatedrnn.data.config import PairDataConfig, ParallelDataConfig
 from gatedrnn.layers import RecurrentBase
 from gatedrnn.models import LanguageModelConfig, PairClassifierConfig, TranslationConfig
+from gatedrnn.models.grammar import GrammarConfig
 from gatedrnn.training.config import TrainingConfig
 
 project = "gatedrnn"
@@ -140,6 +141,7 @@ myst_substitutions = {
     "config_pairs": config_table(PairDataConfig),
     "config_translation": config_table(TranslationConfig),
     "config_classifier": config_table(PairClassifierConfig),
+    "config_grammar": config_table(GrammarConfig),
     "config_model": config_table(LanguageModelConfig),
     "config_training": config_table(TrainingConfig),
     "config_gates": config_table(Gates),

@@ -153,6 +153,12 @@ def test_curves_are_drawn(tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_steps_of_a_grammar_are_measured():
+    done = run_benchmark("grammar.py", "--symbols", "3", "4", "--words", "5", "--vocabulary", "20", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("(3, 4)    5 ")
+
+
 def test_a_second_process_is_measured(tmp_path):
     for name in ("train.txt", "valid.txt"):
         (tmp_path / name).write_text("the old pilot sleeps\n" * 1120)
