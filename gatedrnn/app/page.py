@@ -32,14 +32,16 @@ def build(runs: dict[str, Run]) -> gr.Blocks:
     names = list(runs)
     with gr.Blocks(title="gatedrnn", analytics_enabled=False, fill_width=True) as page:
         gr.Markdown("# A sentence, read by two models")
-        sentence = gr.Textbox(label="Sentence, words between spaces", autofocus=True, max_length=4000, submit_btn=True)
-        mapped = gr.Checkbox(label="Surprisal: try lower case, and N for numbers, too")
+        sentence = gr.Textbox(
+            label="Sentence, with spaces between words", autofocus=True, max_length=4000, submit_btn=True
+        )
+        mapped = gr.Checkbox(label="Surprisal: also look up unknown words in lower case, and numbers as N")
         with gr.Row():
             chosen = [_column(runs, name, sentence, mapped) for name in (names[0], names[min(1, len(names) - 1)])]
         gr.Markdown("## Continue the text")
         with gr.Row():
             temperature = gr.Slider(0, 1.5, value=0.8, step=0.05, label="Temperature; 0 is greedy")
-            many = gr.Number(40, precision=0, label="Words, or what the tokens are", minimum=1, maximum=MOST)
+            many = gr.Number(40, precision=0, label="Number of tokens", minimum=1, maximum=MOST)
             seed = gr.Number(1, precision=0, label="Seed", minimum=0)
         button = gr.Button("Continue", variant="primary")
         with gr.Row():
@@ -55,7 +57,7 @@ def _column(runs: dict[str, Run], name: str, sentence: Any, mapped: Any) -> Any:
     with gr.Column():
         chosen = gr.Dropdown(list(runs), value=name, label="Run")
         told = gr.Markdown(about(runs[name]))
-        layer = gr.Dropdown(label="Layer of tree and gates", **_choices(runs[name]))
+        layer = gr.Dropdown(label="Layer for tree and gates", **_choices(runs[name]))
         tree = gr.HTML()
         brackets = gr.Textbox(label="Brackets", buttons=["copy"], interactive=False, visible=False)
         bars = gr.HTML()
@@ -109,5 +111,5 @@ def start(page: gr.Blocks, port: int) -> str:
             footer_links=[], ssr_mode=False, mcp_server=False, run_history=False, enable_monitoring=False,
         )  # fmt: skip
     except OSError as error:
-        raise ArgumentError("--port", "must be free", port, "Name another one") from error
+        raise ArgumentError("--port", "must be free", port, "Choose another port") from error
     return url

@@ -75,11 +75,11 @@ def _tree(run: Run, words: list[str], layer: Layer | None) -> tuple[str, str]:
     """Picture of tree, distances and master gates as HTML, and the brackets; or why there is no tree."""
     if run.vocabulary.level != "word":
         return _told(
-            f"No tree: trees are read off words, and this run reads tokens of level {run.vocabulary.level}."
+            f"No tree: trees are made of words, but this run reads tokens of level {run.vocabulary.level}."
         ), ""
     if not has_distances(run.model):
         cell = escape(run.config.model.cell)
-        return _told(f"No tree: trees are read off master gates, and the cell {cell} has none (onlstm has)."), ""
+        return _told(f"No tree: trees are read from master gates, and the cell {cell} has none (onlstm has them)."), ""
     chosen = default_layer(run.model) if layer is None else layer
     ids = run.vocabulary.encode_foreign(words, run.config.data.mapping)
     eos, kept = run.vocabulary.ids[EOS], {}

@@ -74,7 +74,7 @@ def check_recurrent(command: str, run: Any) -> None:
     """Raise ArgumentError for `command` if the model of a run has no recurrent layers."""
     if run.config.task == GrammarInduction.name:
         got = f"a run of {run.config.task}"
-        raise ArgumentError(command, "needs a model with recurrent layers", got, "Name a run of another task")
+        raise ArgumentError(command, "needs a model with recurrent layers", got, "Give a run of another task")
 
 
 def nothing(path: str) -> DataError:

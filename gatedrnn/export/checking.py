@@ -49,7 +49,7 @@ def check(graph: Graph, model: Any, int8: bool) -> None:
     import onnxruntime
     from onnx import checker
 
-    owner, advice = f"export.onnx {graph.name}", "Report this: it is a bug"
+    owner, advice = f"export.onnx {graph.name}", "This is a bug: please report it"
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = _QUIET, 1
     try:

@@ -57,8 +57,8 @@ def _in_folder(folder: Path) -> dict[str, bytes]:
     place = next((folder / name for name in _PLACES if _present(folder / name)), None)
     if place is None:
         rule = f"must hold {' and '.join(FILES)} of {PACKAGE} {VERSION}"
-        got = str(folder) if folder.is_dir() else f"{folder}, which is not there"
-        advice = f"Unpack the package there (npm pack {PACKAGE}@{VERSION}), or name its .tgz"
+        got = str(folder) if folder.is_dir() else f"{folder}, which does not exist"
+        advice = f"Unpack the package there (npm pack {PACKAGE}@{VERSION}), or give its .tgz"
         raise ArgumentError("export --runtime", rule, got, advice)
     return _checked({name: _read(place / name) for name in FILES}, place)
 
@@ -80,15 +80,15 @@ def _checked(files: dict[str, bytes], place: Path) -> dict[str, bytes]:
     """Raises: DataError: a file is another one."""
     for name, data in files.items():
         if not _is(data, FILES[name]):
-            advice = f"Delete {place}, and the files are fetched again; or name the package of {VERSION} by --runtime"
-            raise DataError(str(place / name), f"must be the file of {PACKAGE} {VERSION}", "another one", advice)
+            advice = f"Delete {place} to fetch the files again, or give the package of {VERSION} with --runtime"
+            raise DataError(str(place / name), f"must be the file of {PACKAGE} {VERSION}", "another file", advice)
     return files
 
 
 def _unpacked(package: bytes) -> dict[str, bytes]:
     """Its files. Raises: DataError: it is another package."""
     if not _is(package, TARBALL):
-        got, advice = f"{len(package):,} bytes with another SHA-512", f"Download {URL} and name it by --runtime"
+        got, advice = f"{len(package):,} bytes with another SHA-512", f"Download {URL} and give it with --runtime"
         raise DataError("export --runtime", f"must be the package of {PACKAGE} {VERSION}", got, advice)
     with tempfile.TemporaryFile() as stream:
         stream.write(package)
@@ -106,7 +106,7 @@ def _fetched() -> bytes:
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or getattr(error, "reason", None) or str(error)
         got = next((line for line in str(reason).strip().splitlines() if line), type(error).__name__)
-        advice = f"Download {URL} elsewhere, and name it by --runtime"
+        advice = f"Download {URL} elsewhere, and give it with --runtime"
         raise DataError("export --to web", f"must fetch {PACKAGE} {VERSION}", got, advice) from error
 
 

@@ -36,12 +36,12 @@ _SENTENCES = (
     "she told him that the house had been sold",
 )
 _HINTS = {
-    "word": "Words stand between spaces, as in the training text.",
-    "char": "Read character by character, spaces too.",
-    "subword": "Read in subwords, as it is written.",
+    "word": "Put spaces between words, as in the training text.",
+    "char": "The text is read character by character, spaces included.",
+    "subword": "Write as usual; the text is read in subwords.",
 }
-_STOP = " Punctuation marks too: write “the cat sleeps .”"
-_PENN = "Write one sentence as usual; it is cut into words as in the Penn Treebank."
+_STOP = " Put spaces around punctuation marks too: “the cat sleeps .”"
+_PENN = "Write one sentence as usual; it is split into words as in the Penn Treebank."
 
 
 def export_run(
@@ -61,8 +61,8 @@ def export_run(
     """
     require()
     if run.config.task != LanguageModelling.name:
-        rule, advice = f"takes a run of {LanguageModelling.name}", "Export it by --to onnx"
-        raise ArgumentError("--to web", rule, f"one of {run.config.task}", advice)
+        rule, advice = f"takes a run of {LanguageModelling.name}", "Export it with --to onnx"
+        raise ArgumentError("--to web", rule, f"a run of {run.config.task}", advice)
     if isinstance(run.vocabulary.splitter, Subwords):
         _check_subwords(json.loads(run.vocabulary.splitter.settings))
     binaries = runtime_files(Path(runtime) if runtime is not None else None, fetch=fetch)
@@ -185,20 +185,20 @@ def _check_subwords(settings: dict[str, Any]) -> None:
     """Raises: ArgumentError: the page cannot cut text as this tokenizer does."""
     before, model = settings["pre_tokenizer"] or {}, settings["model"]
     reasons = {
-        "another model than BPE": model["type"] != "BPE",
-        "no byte-level letters": before.get("type") != "ByteLevel" or not before.get("use_regex", True),
+        "a model other than BPE": model["type"] != "BPE",
+        "no byte-level pre-tokenizer": before.get("type") != "ByteLevel" or not before.get("use_regex", True),
         "a prefix space": bool(before.get("add_prefix_space")),
         "a normalizer": settings["normalizer"] is not None,
         "a decoder that is not byte-level": (settings["decoder"] or {}).get("type") != "ByteLevel",
-        "prefixes, suffixes or merges left out": any(
+        "prefixes, suffixes, ignored merges or byte fallback": any(
             model.get(key)
             for key in ("continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "byte_fallback")
         ),
-        "added tokens that take spaces": any(
+        "added tokens that absorb spaces": any(
             token[key] for token in settings["added_tokens"] for key in ("lstrip", "rstrip", "single_word")
         ),
     }
     got = next((reason for reason, holds in reasons.items() if holds), None)
     if got:
-        rule = "cuts subwords of GPT-2's kind alone (byte-level BPE), as gatedrnn learns them"
-        raise ArgumentError("--to web", rule, f"a tokenizer with {got}", "Export it by --to hf or --to onnx")
+        rule = "supports only byte-level BPE subwords like GPT-2's, which gatedrnn learns"
+        raise ArgumentError("--to web", rule, f"a tokenizer with {got}", "Export it with --to hf or --to onnx")

@@ -34,13 +34,14 @@ model = AutoModelForCausalLM.from_pretrained("{name}")
 print(pipeline("text-generation", model=model, tokenizer=tokenizer)({prompt!r}, max_new_tokens=20))
 ```
 
-Text is read as the model was trained on it: {reading}. Every text begins with `<eos>`, which the tokenizer writes, and a new line
-is the end of a sentence, `<eos>`.
+Text is read as the model was trained on it: {reading}. Every text begins with `<eos>`, which the tokenizer adds. A new line
+ends a sentence: it becomes `<eos>`.
 
-`gatedrnn import FOLDER --out RUN` makes it a run again, for `gatedrnn parse`, `surprisal`, `gates`, `compress` and training on.
+`gatedrnn import FOLDER --out RUN` turns it back into a run, for `gatedrnn parse`, `surprisal`, `gates`, `compress` and
+further training.
 """
 _READING = {
-    "word": "words stand between spaces, others are `<unk>`",
+    "word": "words are separated by spaces, and unknown words become `<unk>`",
     "char": "character by character",
     "subword": "in subwords",
 }
@@ -79,4 +80,4 @@ def _scores(run: Run) -> str:
     kind = {"word": "word", "char": "character", "subword": "subword"}[run.vocabulary.level]
     return f"""| score | |
 |---|--:|
-| perplexity of a {kind}, validation text, epoch {best["epoch"]} | {best["valid_perplexity"]:.2f} |"""
+| perplexity per {kind}, validation text, epoch {best["epoch"]} | {best["valid_perplexity"]:.2f} |"""

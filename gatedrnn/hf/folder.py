@@ -41,11 +41,13 @@ def export_run(run: Run, folder: Path) -> None:
         ArgumentError: a run of another task, or one that cuts sentences into words by `data.tokenize`.
     """
     if run.config.task != LanguageModelling.name:
-        advice = "Export it by --to onnx"
-        raise ArgumentError("--to hf", f"takes a run of {LanguageModelling.name}", f"one of {run.config.task}", advice)
+        advice = "Export it with --to onnx"
+        raise ArgumentError(
+            "--to hf", f"takes a run of {LanguageModelling.name}", f"a run of {run.config.task}", advice
+        )
     if run.vocabulary.tokenize != "none":
         rule, advice = (
-            "cannot cut words as data.tokenize does",
+            "cannot split words as data.tokenize does",
             "Use the run itself (gatedrnn.load_run, gatedrnn serve)",
         )
         raise ArgumentError("--to hf", rule, f"a run of tokenize={run.vocabulary.tokenize}", advice)

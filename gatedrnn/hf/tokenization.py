@@ -65,7 +65,7 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int) -> 
     found = Subwords(Tokenizer.from_str(json.dumps(settings)), owner)
     if found.words != words:
         got = f"others, from {next(a for a, b in zip(found.words, words, strict=False) if a != b)!r} on"
-        raise DataError(owner, "must read as the model's tokens", got, "Restore the folder's own file")
+        raise DataError(owner, "must have the tokens of the model", got, "Restore the folder's own file")
     return Vocabulary.of(found)
 
 

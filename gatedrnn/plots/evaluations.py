@@ -34,7 +34,7 @@ def write_parsing_report(
     best = max(trivial, key=lambda name: trivial[name], default=None)
     said = {f"F1 of the trees (protocol B, {results['algorithm']})": _shown(scores, "model")}
     said |= {f"best trivial parser ({_title(best)})": f"{trivial[best]:.1f}"} if best else {}
-    said |= {"best that binary trees can reach": _shown(scores, "upper_bound")}
+    said |= {"best score that binary trees can reach": _shown(scores, "upper_bound")}
     said |= {"sentences": f"{results['sentences']:,}"}
     figure = _lengths(results["by_length"])
     body = [f"<p>{escape(about['how'])}</p>", tiles({k: v for k, v in said.items() if v})]
@@ -46,13 +46,13 @@ def write_parsing_report(
     ]
     if intervals:
         body += [
-            "<p>Middle 95 % over other choices of the sentences:</p>",
+            "<p>95 % intervals over bootstrap samples of the sentences:</p>",
             table(("trees", *PROTOCOLS), _ranges(intervals)),
         ]
     body += ["<h2>By length</h2>", card("F1 by protocol B", to_svg(figure))]
     body += _recall(results["label_recall"]) + _agreement(results) + _depth(results["depth"])
     if sentences:
-        gates = "; under it the distance at each boundary, and the master gate of every layer, the first run's"
+        gates = "; under it the distance at each boundary and the master gate of every layer, of the first run"
         below = gates if any(one["gates"] for one in sentences) else ""
         body += ["<h2>Sentences</h2>", KEY.format(below=below), *map(sentence_card, sentences)]
     for old in folder.glob("sentence-*.pdf"):
@@ -85,7 +85,7 @@ def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], 
             " / ".join(dict.fromkeys(f"{one[key]:,}" for one in each)) for key in ("pairs", "skipped", "identical")
         ]
         cells.append((title, [*(_percent(one["accuracy"]) for one in each), *counts], False))
-    body += ["<h2>All figures</h2>", table(columns, [*cells, ("mean", [*means.values(), "", "", ""], True)])]
+    body += ["<h2>All scores</h2>", table(columns, [*cells, ("mean", [*means.values(), "", "", ""], True)])]
     write_text(folder / "report.html", page(f"Minimal pairs of {about['pairs']}", "\n".join(body), about["command"]))
 
 
@@ -120,7 +120,11 @@ def _ranges(intervals: Mapping[str, Mapping[str, Sequence[float]]]) -> list[tupl
 def _recall(recall: Mapping[str, Mapping[str, float]]) -> list[str]:
     rows = [(f"{label} ({found['count']:,})", found["recall"], True) for label, found in list(recall.items())[:15]]
     return (
-        ["<h2>Recall by label</h2>", "<p>Share of gold constituents found (how many there are).</p>", bars(rows)]
+        [
+            "<h2>Recall by label</h2>",
+            "<p>Share of gold constituents that were found (number of gold constituents).</p>",
+            bars(rows),
+        ]
         if rows
         else []
     )
@@ -137,7 +141,7 @@ def _agreement(results: Mapping[str, Any]) -> list[str]:
     columns = ("voter", *(str(k) for k in range(1, len(names) + 1)))
     return [
         "<h2>Agreement of the voters</h2>",
-        "<p>F1 of each one's trees against each other's.</p>",
+        "<p>F1 of each voter's trees against those of every other voter.</p>",
         table(columns, rows),
     ]
 
@@ -146,6 +150,6 @@ def _depth(depths: Mapping[str, float]) -> list[str]:
     rows = [(_title(name), [f"{value:.1f}"], name == "model") for name, value in depths.items()]
     return [
         "<h2>Depth</h2>",
-        "<p>The most constituents over one word, the mean over sentences.</p>",
+        "<p>The largest number of constituents above one word, averaged over sentences.</p>",
         table(("trees", "depth"), rows),
     ]

@@ -33,7 +33,7 @@ vertical-align: middle; margin: 0 6px 0 14px; }
 """
 
 KEY = """<p class="key">Gold tree above the words, induced tree below{below}.
-<i style="background:var(--good)"></i>in both trees <i style="background:var(--own)"></i>in one alone</p>"""
+<i style="background:var(--good)"></i>in both trees <i style="background:var(--own)"></i>in only one tree</p>"""
 
 
 def page(title: str, body: str, made_by: str) -> str:

@@ -46,12 +46,12 @@ as words alone. No tree was ever shown to it. Below is what it learned, measured
                 f"best trivial parser ({best.replace('_', ' ')})": f"{trivial[best]:.1f}",
                 "accuracy, simple agreement": f"{100 * results['agreement']['simple']:.1f} %",
                 "test perplexity": f"{results['perplexity']['test']:.2f}",
-                "seconds, all of it": f"{results['seconds']:.0f}",
+                "seconds in total": f"{results['seconds']:.0f}",
             }
         )
     }
 <h2>Learning</h2><div class="card">{to_svg(curve(epochs, lines))}</div>
-<h2>Trees beside trivial parsers</h2>
+<h2>Trees compared with trivial parsers</h2>
 <p>Unlabelled F1 in percent over {
         parsing["sentences"]:,} held-out sentences. The layer was fixed beforehand; the upper bound is
 the best any binary tree can reach against these gold trees.</p>

@@ -80,7 +80,7 @@ def _add_completions(app: FastAPI, engine: Engine) -> None:
         name = _chosen(engine, body.model)
         completion = await asyncio.to_thread(Completion, name, body, engine)
         if engine.asked + len(completion.choices) > most:
-            rule = f"{engine.asked} completions are asked for already, of at most {most}"
+            rule = f"{engine.asked} completions are requested already, and the limit is {most}"
             raise RefusedError(429, f"server: {rule}. Ask again later", code="queue_full", retry=True)
         if body.stream:
             return _Stream(completion.stream(), media_type="text/event-stream")
@@ -112,9 +112,9 @@ def _chosen(engine: Engine, name: str | None) -> str:
     if name is None and len(engine.runs) == 1:
         return next(iter(engine.runs))
     if name is None:
-        raise RefusedError(400, f"model: must be named; one of {', '.join(engine.runs)}. Add it", param="model")
+        raise RefusedError(400, f"model: must be given, as one of {', '.join(engine.runs)}. Add it", param="model")
     if name not in engine.runs:
-        message = f"model: must be one that is served; got {ascii(name)[:80]}. {nearest(name[:80], engine.runs)}"
+        message = f"model: must be one of the served models; got {ascii(name)[:80]}. {nearest(name[:80], engine.runs)}"
         raise RefusedError(404, message, param="model", code="model_not_found")
     return name
 

@@ -42,7 +42,9 @@ def read_prompts(body: CompletionBody, vocabulary: Vocabulary, limits: Limits) -
         total += found[-1][2]
         if total > limits.prompt_tokens:
             rule = f"must be at most {limits.prompt_tokens} tokens in one request; got {total} or more"
-            raise RefusedError(400, f"prompt: {rule}. Send less", param="prompt", code="context_length_exceeded")
+            raise RefusedError(
+                400, f"prompt: {rule}. Send a shorter prompt", param="prompt", code="context_length_exceeded"
+            )
     return found
 
 
@@ -66,7 +68,7 @@ def wanted(body: CompletionBody, vocabulary: Vocabulary) -> Wanted:
     bias = {}
     for name, value in body.logit_bias.items():
         if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(vocabulary)):
-            rule = f"must be by ids in 0…{len(vocabulary) - 1}; got {ascii(name)[:40]}"
+            rule = f"keys must be ids in 0…{len(vocabulary) - 1}; got {ascii(name)[:40]}"
             raise RefusedError(400, f"logit_bias: {rule}. Look them up in vocabulary.json", param="logit_bias")
         bias[int(name)] = value
     sampling = Sampling(body.temperature, body.top_p, body.seed, bias)
@@ -190,7 +192,7 @@ class Completion:
 
 def late(seconds: float) -> RefusedError:
     """The refusal of what takes too long."""
-    return RefusedError(503, f"server: no answer within {seconds:g} seconds. Ask for less", code="timeout")
+    return RefusedError(503, f"server: no answer within {seconds:g} seconds. Ask for a shorter answer", code="timeout")
 
 
 def _sent(content: dict[str, Any]) -> str:

@@ -60,7 +60,7 @@ def refusal(error: Exception) -> RefusedError:
         return RefusedError(503, str(error), code="shutting_down", retry=True)
     if isinstance(error, GatedRNNError):
         return RefusedError(500 if isinstance(error, CheckpointError) else 400, str(error))
-    return RefusedError(500, f"server: an error of its own; got {type(error).__name__}. See what it has logged")
+    return RefusedError(500, f"server: internal error; got {type(error).__name__}. See the log of the server")
 
 
 def answer_errors(app: FastAPI) -> None:
@@ -77,7 +77,7 @@ def answer_errors(app: FastAPI) -> None:
     def other(request: Request, error: Any) -> JSONResponse:
         path = request.url.path
         words = {400: "body: must be JSON that can be read; got too deep or too large a value. Send a JSON object"}
-        words |= {404: f"{path}: no such page", 405: f"{request.method} {path}: another method is needed"}
+        words |= {404: f"{path}: no such address", 405: f"{request.method} {path}: this method is not supported"}
         return RefusedError(error.status_code, words.get(error.status_code, str(error.detail))).response()
 
     app.add_exception_handler(RefusedError, told)
@@ -152,7 +152,7 @@ class Guard:
                 return await self._read(headers, receive)
         except TimeoutError:
             raise RefusedError(
-                408, f"body: must come within {self._limits.seconds:g} seconds", code="timeout"
+                408, f"body: must arrive within {self._limits.seconds:g} seconds", code="timeout"
             ) from None
 
     async def _read(self, headers: dict[bytes, str], receive: Receive) -> bytes | None:

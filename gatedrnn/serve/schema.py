@@ -51,15 +51,15 @@ Zero = Annotated[float, Field(ge=0, le=0), _described("must be 0, as penalties a
 Stop = Annotated[Text, Field(min_length=1, max_length=_LONGEST_STOP)]
 Stops = Annotated[
     Stop | Annotated[list[Stop], Field(max_length=_MOST_STOPS)],
-    _described(f"must be a text of 1 to {_LONGEST_STOP} letters, or a list of at most {_MOST_STOPS} of them"),
+    _described(f"must be a string of 1 to {_LONGEST_STOP} characters, or a list of at most {_MOST_STOPS} such strings"),
 ]
 Ids = Annotated[list[int], Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 Prompts = Annotated[
     Text | Texts | Ids | Annotated[list[Ids], Field(min_length=1)],
-    _described("must be a text, ids of tokens, or a list of texts or of such ids, none empty, of whole letters"),
+    _described("must be a string, token ids, or a non-empty list of either, without lone surrogates"),
 ]
-Lines = Annotated[Text | Texts, _described("must be a text or a list of texts")]
+Lines = Annotated[Text | Texts, _described("must be a string or a non-empty list of strings")]
 LayerNumber = Annotated[int | str, _described("must be a whole number from 1, or mean")]
 
 
@@ -145,7 +145,7 @@ def first_error(errors: Sequence[Any], known: Sequence[str]) -> tuple[str, str |
         return f"body: must be JSON; got {error.get('ctx', {}).get('error', 'something else')}. Send an object", None
     field = _short(".".join(places))
     if kind == "string_unicode" and not field:
-        return "body: names of fields must be text without lone surrogates. Send another one", None
+        return "body: names of fields must be text without lone surrogates. Send other names", None
     if not field:
         return "body: must be a JSON object, with the header content-type: application/json. Send one", None
     if kind == "missing":

@@ -71,7 +71,7 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         got = f"{host}:{port}, {getattr(error, 'strerror', None) or error}"
         raise ArgumentError(
-            "serve.port", "must be free on a host of this machine", got, "Choose another one"
+            "serve.port", "must be a free port at an address of this machine", got, "Choose another one"
         ) from error
 
 

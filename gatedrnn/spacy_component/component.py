@@ -212,7 +212,7 @@ def _sentences(doc: Doc) -> Iterator[Span]:
         return iter(())
     if not doc.has_annotation("SENT_START"):
         advice = 'Add one before it: nlp.add_pipe("sentencizer"), or a parser'
-        raise ArgumentError(NAME, "needs boundaries of sentences", repr(doc.text[:30]), advice)
+        raise ArgumentError(NAME, "needs sentence boundaries", repr(doc.text[:30]), advice)
     return doc.sents
 
 

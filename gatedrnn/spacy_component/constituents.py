@@ -48,7 +48,7 @@ def _inside(span: Span) -> tuple[list[Token], list[tuple[int, int]]]:
     """Words of a constituent, and the constituents in it, from its first word to after its last one."""
     tokens, found = _found(span)
     if not found:
-        rule, advice = "must be a constituent of its sentence", "Take sent, or one of sent._.constituents"
+        rule, advice = "must be a constituent of its sentence", "Use sent, or one of sent._.constituents"
         raise ArgumentError("span._.parse_string", rule, repr(span.text[:40]), advice)
     return tokens, found
 
@@ -58,10 +58,10 @@ def _found(span: Span) -> tuple[list[Token], list[tuple[int, int]]]:
     about: dict[str, Any] | None = span.doc._.gatedrnn
     if about is None:
         advice = 'Use a pipeline with nlp.add_pipe("gatedrnn", config={"run": RUN})'
-        raise ArgumentError("span._.parse_string", "needs a document that the component read", None, advice)
+        raise ArgumentError("span._.parse_string", "needs a document that the component has processed", None, advice)
     if about["why_no_trees"]:
         need, _, got = about["why_no_trees"].partition("; got ")
-        raise ArgumentError("span._.parse_string", f"needs {need}", got, "token._.surprisal is there all the same")
+        raise ArgumentError("span._.parse_string", f"needs {need}", got, "token._.surprisal is still available")
     tokens = [token for token in span if token._.distance is not None]
     sentence = [token for token in span.sent if token._.distance is not None]
     if not tokens or len(tokens) > len(sentence) or tokens[-1].i > sentence[-1].i:

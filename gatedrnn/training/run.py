@@ -62,7 +62,7 @@ def load_run(folder: Path | str, task: str | Collection[str] | None = LanguageMo
     allowed = (task,) if isinstance(task, str) else task
     if allowed is not None and config.task not in allowed:
         rule = f"must be a run of {' or '.join(allowed)}"
-        raise CheckpointError(str(folder), rule, f"one of {config.task}", "Name another run")
+        raise CheckpointError(str(folder), rule, f"a run of {config.task}", "Give another run")
     kind = TASKS[config.task]
     return Run(folder, config, *kind.load(folder, config.model, config.training.backend))
 

@@ -148,7 +148,7 @@ def test_a_run_has_a_page(work, few, tmp_path):
     intervals = [f"{low:.1f}–{high:.1f}" for low, high in found["intervals"]["model"].values()]
     assert set(intervals) <= set(page.texts)
     assert any(
-        "rule ptb; looked up by rule number; distances from the master forget gate" in text for text in page.texts
+        "rule ptb; words looked up by rule number; distances from the master forget gate" in text for text in page.texts
     )
     (few.parent / "few.txt").write_text("\n".join(" ".join(tree.leaves()) for tree in read_treebank(few)))
     parsed = records("parse", work / "run", few.parent / "few.txt", "--layer", "mean")

@@ -277,16 +277,16 @@ BAD = {
         "temperature: must be a valid number",
     ),
     "too hot": (b'{"model": "run", "temperature": 2.1}', 400, "temperature: must be less than or equal to 2; got 2.1"),
-    "no model": (b'{"prompt": "a"}', 400, "model: must be named; one of run, char"),
+    "no model": (b'{"prompt": "a"}', 400, "model: must be given, as one of run, char"),
     "another model": (b'{"model": "rum"}', 404, "got 'rum'. Did you mean 'run'?"),
     "a model that is no text": (b'{"model": ["run"]}', 400, "model: must be a valid string"),
-    "a surrogate": (b'{"model": "run", "prompt": "a \\ud800"}', 400, "prompt: must be a text"),
+    "a surrogate": (b'{"model": "run", "prompt": "a \\ud800"}', 400, "prompt: must be a string, token ids"),
     "a surrogate model": (b'{"model": "\\ud800"}', 404, "got '\\ud800'"),
     "a surrogate stop": (b'{"model": "run", "stop": "\\udc00"}', 400, "stop: must be"),
     "a surrogate field": (b'{"model": "run", "\\ud800": 1}', 400, "names of fields must be text"),
-    "no prompt in a list": (b'{"model": "run", "prompt": []}', 400, "prompt: must be a text"),
-    "no id in a list": (b'{"model": "run", "prompt": [[]]}', 400, "prompt: must be a text"),
-    "mixed prompts": (b'{"model": "run", "prompt": ["a", 1]}', 400, "prompt: must be a text"),
+    "no prompt in a list": (b'{"model": "run", "prompt": []}', 400, "prompt: must be a string, token ids"),
+    "no id in a list": (b'{"model": "run", "prompt": [[]]}', 400, "prompt: must be a string, token ids"),
+    "mixed prompts": (b'{"model": "run", "prompt": ["a", 1]}', 400, "prompt: must be a string, token ids"),
     "an id beyond": (b'{"model": "run", "prompt": [999999]}', 400, "prompt: ids must lie in 0"),
     "a negative id": (b'{"model": "run", "prompt": [-1]}', 400, "got -1"),
     "a huge id": (b'{"model": "run", "prompt": [1' + b"0" * 4000 + b"]}", 400, "prompt: "),
@@ -305,7 +305,7 @@ BAD = {
     ),
     "an empty stop": (b'{"model": "run", "stop": ["a", ""]}', 400, "stop: must be"),
     "many stops": (b'{"model": "run", "stop": ' + json.dumps(["a"] * 17).encode() + b"}", 400, "stop: must be"),
-    "a bias": (b'{"model": "run", "logit_bias": {"the": 1}}', 400, "logit_bias: must be by ids"),
+    "a bias": (b'{"model": "run", "logit_bias": {"the": 1}}', 400, "logit_bias: keys must be ids"),
     "a penalty": (b'{"model": "run", "presence_penalty": 1}', 400, "presence_penalty: must be 0"),
     "best of": (b'{"model": "run", "best_of": 3}', 400, "best_of: must equal n; got 3"),
     "an unknown field": (b'{"model": "run", "promt": "a"}', 400, "promt: is not known. Did you mean 'prompt'?"),
@@ -315,9 +315,9 @@ BAD = {
 BAD_TEXTS = {
     "none": ({}, "text: is missing"),
     "empty": ({"text": " \n "}, "text: must hold at least one word"),
-    "no list": ({"text": []}, "text: must be a text or a list of texts"),
-    "a number": ({"text": 3}, "text: must be a text or a list of texts; got 3"),
-    "a surrogate": ({"text": ["a \ud800"]}, "text: must be a text or a list of texts"),
+    "no list": ({"text": []}, "text: must be a string or a non-empty list of strings"),
+    "a number": ({"text": 3}, "text: must be a string or a non-empty list of strings; got 3"),
+    "a surrogate": ({"text": ["a \ud800"]}, "text: must be a string or a non-empty list of strings"),
     "a layer beyond": ({"text": "a", "layer": 3}, "must lie in 1…2, or be mean; got 3"),
     "no layer": ({"text": "a", "layer": "second"}, "must be a whole number from 1, or mean; got 'second'"),
     "a mapping": ({"text": "a", "mapping": "none"}, "mapping: must be one of exact, lower, number; got 'none'"),
@@ -359,14 +359,14 @@ class TestRefusals:
         _, _, client = served
         with pytest.raises(openai.BadRequestError, match="max_tokens: must be at most 2048"):
             client.completions.create(model="run", prompt="a", max_tokens=9999)
-        with pytest.raises(openai.NotFoundError, match="must be one that is served"):
+        with pytest.raises(openai.NotFoundError, match="must be one of the served models"):
             client.completions.create(model="gpt", prompt="a")
 
     def test_addresses(self, served):
         url = served[0]
-        assert refused(httpx.get(f"{url}/v1/complete"), 404, "/v1/complete: no such page")
-        assert refused(httpx.get(f"{url}/parse"), 405, "GET /parse: another method is needed")
-        assert refused(httpx.get(f"{url}/v1/models/none"), 404, "model: must be one that is served")
+        assert refused(httpx.get(f"{url}/v1/complete"), 404, "/v1/complete: no such address")
+        assert refused(httpx.get(f"{url}/parse"), 405, "GET /parse: this method is not supported")
+        assert refused(httpx.get(f"{url}/v1/models/none"), 404, "model: must be one of the served models")
         assert refused(httpx.get(f"{url}/healthz", headers={"host": "example.org"}), 403, "host: must be one of")
         assert refused(httpx.post(f"{url}/parse", content=b'{"text": "a"}'), 400, "content-type: application/json")
 
@@ -420,7 +420,10 @@ class TestLimits:
             counts = [sum(answer.status_code == status for answer in answers) for status in (200, 429)]
             assert sum(counts) == 8 and min(counts) > 0
             late = next(answer for answer in answers if answer.status_code == 429)
-            assert refused(late, 429, "completions are asked for already, of at most 3") and late.headers["retry-after"]
+            assert (
+                refused(late, 429, "completions are requested already, and the limit is 3")
+                and late.headers["retry-after"]
+            )
             assert post(url, max_tokens=1).status_code == 200 and engine.asked == 0
 
     def test_time(self, runs):
@@ -534,7 +537,7 @@ class TestCommand:
         assert err.startswith("gatedrnn: warning: --host 0.0.0.0: every machine") and err.count("\n") == 1
         with socket.create_server(("127.0.0.1", 0)) as taken:
             told = fails("serve", levels / "run", "--port", taken.getsockname()[1])
-            assert "must be free on a host of this machine; got 127.0.0.1:" in told
+            assert "must be a free port at an address of this machine; got 127.0.0.1:" in told
         assert "must lie in 0…65535; got 65536" in fails("serve", levels / "run", "--port", 65536)
         assert "must be at most 64; got 65" in fails("serve", levels / "run", "--rows", 65)
 

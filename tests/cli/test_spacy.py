@@ -147,12 +147,12 @@ def test_processes(work):
 def test_boundaries_are_asked_for(work):
     nlp = spacy.blank("en")
     nlp.add_pipe("gatedrnn", config={"run": str(work / "run")})
-    with pytest.raises(ArgumentError, match=r"needs boundaries of sentences; got 'a b'.*add_pipe\(.sentencizer.\)"):
+    with pytest.raises(ArgumentError, match=r"needs sentence boundaries; got 'a b'.*add_pipe\(.sentencizer.\)"):
         nlp("a b")
     failed = []
     nlp.set_error_handler(lambda name, proc, docs, error: failed.append((name, len(docs))))
     assert list(nlp.pipe(["a b", "c d"])) == [] and failed == [("gatedrnn", 2)]
-    with pytest.raises(ArgumentError, match="needs a document that the component read"):
+    with pytest.raises(ArgumentError, match="needs a document that the component has processed"):
         _ = spacy.blank("en")("a b")[:]._.parse_string
 
 

@@ -165,8 +165,8 @@ def test_a_compressed_run_is_trained_on(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["parse", "RUN", "-"], "must be a run of language_modelling; got one of translation"),
-        (["surprisal", "RUN"], "must be a run of language_modelling; got one of translation"),
+        (["parse", "RUN", "-"], "must be a run of language_modelling; got a run of translation"),
+        (["surprisal", "RUN"], "must be a run of language_modelling; got a run of translation"),
         (["evaluate", "RUN", "--reset"], "--reset: applies only to runs of language_modelling; got a run of translation"),
         (["evaluate", "RUN", "--cache", "--cache-window", "3"], "--cache: applies only to runs of language_modelling"),
         (["evaluate", "RUN", "--data", "nothing"], "nothing: must be a TSV file, or the common part of two files that"),
@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_one_clear_line(run, file, arguments, words):
 
 
 def test_translate_takes_runs_that_translate(work):
-    assert "must be a run of translation; got one of language_modelling" in fails("translate", work / "run", "-")
+    assert "must be a run of translation; got a run of language_modelling" in fails("translate", work / "run", "-")
     assert "--beam: applies only to runs of translation" in fails("evaluate", work / "run", "--beam", "3")
 
 

@@ -215,12 +215,12 @@ class TestTheFolder:
 class TestErrors:
     def test_of_the_runtime(self, levels, tmp_path):
         out = ("--to", "web", "--out", tmp_path / "page", "--runtime")
-        assert "nowhere, which is not there. Unpack" in fails("export", levels / "lstm", *out, tmp_path / "nowhere")
+        assert "nowhere, which does not exist. Unpack" in fails("export", levels / "lstm", *out, tmp_path / "nowhere")
         other = tmp_path / "dist"
         other.mkdir()
         for name in runtime.FILES:
             (other / name).write_text("another version")
-        assert "must be the file of onnxruntime-web 1.30.0; got another one" in fails(
+        assert "must be the file of onnxruntime-web 1.30.0; got another file" in fails(
             "export", levels / "lstm", *out, tmp_path
         )
         (tmp_path / "a.tgz").write_bytes(b"none")
@@ -235,7 +235,9 @@ class TestErrors:
             ArgumentError, match=r"needs onnxruntime-web 1\.30\.0; got none in .*Fetch it: gatedrnn export"
         ):
             runtime.runtime_files(fetch=False)
-        with pytest.raises(DataError, match=r"must fetch onnxruntime-web 1\.30\.0; got .*absent.*name it by --runtime"):
+        with pytest.raises(
+            DataError, match=r"must fetch onnxruntime-web 1\.30\.0; got .*absent.*give it with --runtime"
+        ):
             runtime.runtime_files()
 
     def test_of_other_options_and_tasks(self, levels, tmp_path):
@@ -244,14 +246,14 @@ class TestErrors:
         )
         run = load_run(levels / "lstm")
         other = type(run)(run.folder, type("C", (), {"task": "translation"})(), run.model, run.vocabulary)
-        with pytest.raises(ArgumentError, match="takes a run of language_modelling; got one of translation"):
+        with pytest.raises(ArgumentError, match="takes a run of language_modelling; got a run of translation"):
             web.export_run(other, tmp_path / "x")
 
     @pytest.mark.parametrize(
         ("change", "got"),
         [
             ({"normalizer": {"type": "NFC"}}, "a normalizer"),
-            ({"pre_tokenizer": {"type": "Whitespace"}}, "no byte-level letters"),
+            ({"pre_tokenizer": {"type": "Whitespace"}}, "no byte-level pre-tokenizer"),
             ({"decoder": None}, "a decoder that is not byte-level"),
         ],
     )
@@ -288,5 +290,5 @@ def test_the_package_is_kept_and_checked_again(tmp_path, monkeypatch):
     place = tmp_path / "cache" / "gatedrnn" / "onnxruntime-web-1.30.0"
     assert runtime.runtime_files(place) == files
     (place / next(iter(files))).write_bytes(b"damaged")
-    with pytest.raises(DataError, match=r"got another one\. Delete"):
+    with pytest.raises(DataError, match=r"got another file\. Delete"):
         runtime.runtime_files(fetch=False)

@@ -141,7 +141,7 @@ def test_a_run_learns_and_is_read_again(tmp_path):
     run = load_run(tmp_path, None)
     found = accuracy(run.model, LabelledPairs(pairs[:200], run.vocabulary))
     assert found.accuracy == outcome.best and found.pairs == 200
-    with pytest.raises(CheckpointError, match="must be a run of language_modelling; got one of inference"):
+    with pytest.raises(CheckpointError, match="must be a run of language_modelling; got a run of inference"):
         load_run(tmp_path)
 
 

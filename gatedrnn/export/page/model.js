@@ -13,7 +13,7 @@ async function fetched(path, onBytes = () => {}) {
   try {
     answer = await fetch(path);
   } catch (error) {
-    throw new Error(`${path} cannot be loaded: ${error.message}. Is the server that gave this page still running?`);
+    throw new Error(`${path} cannot be loaded: ${error.message}. Is the server of this page still running?`);
   }
   if (!answer.ok) throw new Error(`${path} is missing (${answer.status} ${answer.statusText}). Copy the whole folder.`);
   const parts = [];

@@ -42,8 +42,8 @@ function showAbout(about) {
     `${about.cell} language model`,
     `${plural(about.layers.length, "layer")} of ${[...new Set(about.layers)].join(", ")} units`,
     `${about.parameters.toLocaleString("en")} parameters`,
-    `${plural(about.tokens, kind)} known`,
-    about.perplexity && `perplexity ${about.perplexity.toFixed(2)} a ${kind} (${about.perplexity_of})`,
+    `vocabulary of ${plural(about.tokens, kind)}`,
+    about.perplexity && `perplexity ${about.perplexity.toFixed(2)} per ${kind} (${about.perplexity_of})`,
   ];
   $("about").textContent = parts.filter(Boolean).join(" · ");
   const megabytes = (about.graph_bytes / 1e6).toLocaleString("en", { maximumSignificantDigits: 2 });
@@ -56,7 +56,7 @@ function setUp() {
   $("hint").textContent = about.hint;
   for (const example of about.examples) $("examples").append(exampleButton(example));
   const layers = about.layers.map((_, k) => [String(k + 1), String(k + 1)]);
-  if (about.masters && layers.length > 1) layers.push(["mean", "mean of all"]);
+  if (about.masters && layers.length > 1) layers.push(["mean", "mean of all layers"]);
   fill($("layer"), layers, String(about.default_layer));
   $("layer-part").hidden = layers.length < 2;
   if (about.level !== "word") {
@@ -137,8 +137,8 @@ async function readLine(text) {
   const exact = align(vocabulary, text, "exact");
   const widest = align(vocabulary, text, "number");
   if (written.words.length > LONGEST.columns || written.ids.length > LONGEST.tokens) {
-    const most = `at most ${LONGEST.columns} words and ${LONGEST.tokens} tokens are read here`;
-    throw new Error(`The text is too long: ${most}. “gatedrnn parse” and “gatedrnn surprisal” read any length.`);
+    const most = `this page reads at most ${LONGEST.columns} words and ${LONGEST.tokens} tokens`;
+    throw new Error(`The text is too long: ${most}. “gatedrnn parse” and “gatedrnn surprisal” read text of any length.`);
   }
   $("mapping-part").hidden = exact.ids.every((id, k) => id === widest.ids[k]);
   const bits = await model.surprisals(written.ids);
@@ -157,7 +157,7 @@ async function copy() {
     say("Copied.");
   } catch {
     getSelection().selectAllChildren($("brackets"));
-    say("Selected: copy it by the keyboard.");
+    say("Selected: copy it with the keyboard.");
   }
 }
 

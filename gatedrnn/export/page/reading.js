@@ -55,9 +55,9 @@ function showWhyNoTree({ masters, level, cell }) {
   note.hidden = masters && level === "word";
   const of = { char: "characters", subword: "subwords" }[level];
   note.textContent = masters
-    ? `No tree: trees are read off the distances of words, and this model reads ${of}. Distances and master gates are below.`
-    : `No tree: trees are read off master gates, and the cell ${cell} has none (onlstm has). ` +
-      "Below are its surprisal and what each layer puts out after each word.";
+    ? `No tree: trees are made from the distances of words, but this model reads ${of}. Distances and master gates are shown below.`
+    : `No tree: trees are read from master gates, and the cell ${cell} has none (onlstm has them). ` +
+      "Surprisal and the output of each layer after each word are shown below.";
 }
 
 function bandsOf(shown, reading, tree) {
@@ -72,12 +72,12 @@ function bandsOf(shown, reading, tree) {
   const add = (title, told, picture) => found.push(band(title, told, picture, end));
   if (tree) add("Tree", layerTold(shown.layer), drawTree(columns, tree, shown.brackets, end));
   if (distances && distances.length > 1) {
-    const told = `high where much closes before the word${tree ? "; the tree splits at the highest bar first" : ""}`;
+    const told = `high where large constituents end before the word${tree ? "; the tree splits at the highest bar first" : ""}`;
     add("Distance", told, drawDistances(columns, distances, `Distances ${distances.map((d) => d.toFixed(3))}`, end));
   }
   const heard = words.map((word, k) => `${word} ${bits[k].toFixed(2)}`).join(", ");
   const ended = [...columns, { ...all.at(-1), ends: true }];
-  add("Surprisal", "in bits: −log₂ of its probability after all before it", drawSurprisal(ended, bits, `Bits: ${heard}`, end));
+  add("Surprisal", "in bits: −log₂ of the probability of the word given all words before it", drawSurprisal(ended, bits, `Bits: ${heard}`, end));
   for (const heat of heatsOf(about, reading, shown.layer)) {
     const values = picked(heat, rows);
     const told = `${heat.title} of ${words.length} words`;
@@ -89,7 +89,7 @@ function bandsOf(shown, reading, tree) {
   return found;
 }
 
-const layerTold = (layer) => (layer === "mean" ? "of all layers’ mean distance" : `off layer ${layer}’s master forget gate`);
+const layerTold = (layer) => (layer === "mean" ? "from the mean distance of all layers" : `from layer ${layer}’s master forget gate`);
 
 function band(title, told, picture, width) {
   const [box, head, small] = ["section", "h3", "small"].map((name) => document.createElement(name));
@@ -106,14 +106,14 @@ function heatsOf(about, { layers }, layer) {
   const chosen = layer === "mean" ? about.layers.map((_, k) => String(k + 1)) : [layer];
   return chosen.flatMap((k) => {
     const { size } = layers[k];
-    const low = `layer ${k}, ${size} units, low ones at the bottom`;
+    const low = `layer ${k}, ${size} units, low units at the bottom`;
     if (!about.masters) {
       const told = `${low}; teal above 0, orange below`;
       return [{ title: "Output of each unit", told, size, values: layers[k].values, k }];
     }
     return [
-      { title: "Master forget gate", told: `${low}; full keeps what was there`, size, values: layers[k].forget, k },
-      { title: "Master input gate", told: `${low}; full writes the new word`, size, values: layers[k].input, k },
+      { title: "Master forget gate", told: `${low}; full colour (1) keeps the old state`, size, values: layers[k].forget, k },
+      { title: "Master input gate", told: `${low}; full colour (1) writes the new word`, size, values: layers[k].input, k },
     ];
   });
 }
@@ -141,7 +141,7 @@ function coloursOf(style) {
 function showTotals({ bits, words }) {
   const total = bits.reduce((sum, value) => sum + value, 0);
   const mean = total / bits.length;
-  const parts = [["bits in all", total.toFixed(2)], ["bits each, the end too", mean.toFixed(2)]];
+  const parts = [["bits in total", total.toFixed(2)], ["mean bits, end included", mean.toFixed(2)]];
   const [word] = words.map((text, k) => [bits[k], text]).sort((a, b) => b[0] - a[0]);
   if (word) parts.push(["most surprising", `${word[1]} (${word[0].toFixed(2)})`]);
   $("totals").replaceChildren(

@@ -141,7 +141,7 @@ def check(cell: str, shape: Shape, backend: str, half: bool, device: str = "cpu"
     if not worst < _TOLERANCE[half]:
         raise GatedRNNError(
             f"bench {cell} on {backend}", "must agree with the reference before it is timed", f"a relative error of {worst:.2g}",
-            "Report this: it is a bug",
+            "This is a bug: please report it",
         )  # fmt: skip
 
 
