@@ -176,7 +176,7 @@ class Inference:
     def evaluate(model: nn.Module, held: Vocabulary, text: LabelledPairs, how: Mapping[str, Any]) -> Evaluation:
         """Accuracy, by number of operators too."""
         found = accuracy(model, text)
-        lines = [f"accuracy {found.accuracy:.2f} %  loss {found.loss_nats:.5f} nats a pair  {found.pairs} pairs"]
+        lines = [f"accuracy {found.accuracy:.2f} %  loss {found.loss_nats:.5f} nats per pair  {found.pairs} pairs"]
         lines += [f"always the most frequent label: {found.majority:.2f} %", "", "operators  accuracy   pairs"]
         each = found.by_operators.items()
         lines += [f"{number:9}  {of['accuracy']:8.2f}  {of['pairs']:6,}" for number, of in each]

@@ -161,7 +161,7 @@ class LanguageModelling:
         )
         found: dict[str, Any] = asdict(result)
         lines = [
-            f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats a token  {result.tokens} tokens"
+            f"perplexity {result.perplexity:.4f}  loss {result.loss_nats:.5f} nats per token  {result.tokens} tokens"
         ]
         if held.level != "word":
             characters = text.characters["text"]
