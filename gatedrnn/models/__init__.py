@@ -3,6 +3,7 @@
 from gatedrnn.models.config import LanguageModelConfig, PairClassifierConfig, TranslationConfig
 from gatedrnn.models.encoder import Encoder
 from gatedrnn.models.generation import generate
+from gatedrnn.models.grammar import Grammar, GrammarConfig
 from gatedrnn.models.language_model import LanguageModel, LanguageModelOutput
 from gatedrnn.models.pair_classifier import PairClassifier
 from gatedrnn.models.surprisal import surprisals
@@ -10,6 +11,8 @@ from gatedrnn.models.translation import TranslationModel
 
 __all__ = [
     "Encoder",
+    "Grammar",
+    "GrammarConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "LanguageModelOutput",

@@ -3,7 +3,7 @@
 Dimensions: T words, B batch, V vocabulary, N non-terminals, P pre-terminals, S = N + P symbols, D state.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -99,17 +99,17 @@ class Grammar(PretrainedModel):
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
 
-    def forward(self, tokens_TB: Tensor, lengths_B: Tensor, spans_BTT: Tensor | None = None) -> Tensor:
+    def forward(self, tokens_TB: Tensor, lengths_B: Tensor | Sequence[int], spans_BTT: Tensor | None = None) -> Tensor:
         """Log-probability of each sentence in nats, summed over its trees [B].
 
         Args:
-            tokens_TB: ids [T, B], in 0…V − 1 beyond a sentence's length too.
+            tokens_TB: ids [T, B], of any integer type, in 0…V − 1 beyond a sentence's length too.
             lengths_B: words of each sentence, 2 … T.
             spans_BTT: scores of spans [B, T, T], as in `inside`.
 
         Raises: ArgumentError: a shape, a length or an id is out of range.
         """
-        self._check(tokens_TB, lengths_B)
+        tokens_TB, lengths_B = self._checked(tokens_TB, lengths_B)
         left_NS, right_NS, root_N, words_VP = self.rules()
         return inside(F.embedding(tokens_TB.t(), words_VP), left_NS, right_NS, root_N, lengths_B, spans_BTT)
 
@@ -128,37 +128,39 @@ class Grammar(PretrainedModel):
         words_VP = torch.addmm(self.words.bias[:, None], self.words.weight, words_PD.t()).log_softmax(0, dtype=kept)
         return left_NS, right_NS, self.root(self.start)[0].log_softmax(-1, dtype=kept), words_VP
 
-    def spans(self, tokens_TB: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+    def spans(self, tokens_TB: Tensor, lengths_B: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         """The probability of each span given the sentence, and the log-probability of the sentence.
 
         Args: as `forward`.
         Returns: [B, T, T], of words i … j at [b, i, j], 0 where there is no such span; log-probability in nats [B].
         Raises: as `forward`. CheckpointError: a probability is not finite.
         """
+        tokens_TB, lengths_B = self._checked(tokens_TB, lengths_B)
         (steps, batch), weight = tokens_TB.shape, self.symbols
         with torch.enable_grad():
             scores = torch.zeros(batch, steps, steps, dtype=weight.dtype, device=weight.device, requires_grad=True)
             with torch.no_grad():
                 rules = self.rules()
-            self._check(tokens_TB, lengths_B)
             found_B = inside(F.embedding(tokens_TB.t(), rules[3]), *rules[:3], lengths_B, scores)
             (probability_BTT,) = torch.autograd.grad(found_B.sum(), scores)
         return finite("spans", probability_BTT), finite("log-probability", found_B.detach())
 
-    def _check(self, tokens_TB: Tensor, lengths_B: Tensor) -> None:
-        """Raises: ArgumentError: see `forward`."""
-        if tokens_TB.dim() != 2 or lengths_B.shape != tokens_TB.shape[1:]:
-            got = f"{list(tokens_TB.shape)} and {list(lengths_B.shape)}"
-            raise ArgumentError("Grammar", "needs ids [T, B] and lengths [B]", got, "Give one length a sentence")
+    def _checked(self, tokens_TB: Tensor, lengths_B: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Both as int64 on the model's device. Raises: ArgumentError: see `forward`."""
+        device = self.symbols.device
+        lengths_B = torch.as_tensor(lengths_B, dtype=torch.int64, device=device)
+        if tokens_TB.dim() != 2 or lengths_B.shape != tokens_TB.shape[1:] or tokens_TB.is_floating_point():
+            got = f"{tokens_TB.dtype} {list(tokens_TB.shape)} and {list(lengths_B.shape)}"
+            raise ArgumentError("Grammar", "needs integer ids [T, B] and lengths [B]", got, "Give a length a sentence")
         if len(lengths_B) and not 2 <= int(lengths_B.min()) <= int(lengths_B.max()) <= len(tokens_TB):
             got = f"{int(lengths_B.min())} to {int(lengths_B.max())}"
             rule = f"must be between 2 and the {len(tokens_TB)} words of a column"
             raise ArgumentError("Grammar.lengths", rule, got, "A sentence of one word has no binary tree")
-        if tokens_TB.numel() and not 0 <= int(tokens_TB.min()) <= int(tokens_TB.max()) < self.words.out_features:
+        most = self.words.out_features - 1
+        if tokens_TB.numel() and not 0 <= int(tokens_TB.min()) <= int(tokens_TB.max()) <= most:
             got = f"{int(tokens_TB.min())} to {int(tokens_TB.max())}"
-            raise ArgumentError(
-                "Grammar.tokens", f"ids must lie in 0…{self.words.out_features - 1}", got, "Is it another vocabulary's?"
-            )
+            raise ArgumentError("Grammar.tokens", f"ids must lie in 0…{most}", got, "Is it another vocabulary's?")
+        return tokens_TB.to(device, torch.int64), lengths_B
 
 
 torch.serialization.add_safe_globals([GrammarConfig])  # a checkpoint's hyperparameters, under weights_only=True

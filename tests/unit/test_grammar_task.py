@@ -119,12 +119,21 @@ def test_a_sentence_that_is_too_long_is_named():
     [
         ([1, 3], [3, 2], "must be between 2 and the 3 words of a column; got 1 to 3"),
         ([2, 4], [3, 2], "must be between 2 and the 3 words of a column; got 2 to 4"),
-        ([2], [3, 2], r"needs ids \[T, B\] and lengths \[B\]; got \[3, 2\] and \[1\]"),
+        ([2], [3, 2], r"needs integer ids \[T, B\] and lengths \[B\]; got torch.int64 \[3, 2\] and \[1\]"),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(lengths, ids, error):
     with pytest.raises(ArgumentError, match=error):
         made()(torch.zeros(ids, dtype=torch.int64), torch.tensor(lengths))
+
+
+def test_any_integers_and_a_list_of_lengths_are_read():
+    model, ids = made(), torch.tensor([[2, 3], [4, 5], [6, 1]])
+    expected = model(ids, torch.tensor([3, 2]))
+    assert torch.equal(model(ids.to(torch.uint8), [3, 2]), expected)
+    assert torch.equal(model(ids.int(), torch.tensor([3, 2], dtype=torch.int32)), expected)
+    with pytest.raises(ArgumentError, match=r"needs integer ids \[T, B\] and lengths \[B\]; got torch.float32"):
+        model(ids.float(), [3, 2])
 
 
 def test_ids_and_sizes_out_of_range_are_refused():
