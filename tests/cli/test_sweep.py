@@ -95,7 +95,7 @@ def test_interrupted_and_resumed_it_finds_the_best(config, capsys):
     if process.returncode != 0:  # on a fast machine it may have ended
         assert process.returncode == 130 and "the same command resumes the sweep" in errors, errors
     assert main([*given, "--processes", "1"]) == 1  # other settings
-    assert "a sweep of the same settings" in capsys.readouterr().err
+    assert "a sweep with the same settings" in capsys.readouterr().err
     assert main([*given, "--processes", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["measure"] == "valid_perplexity" and found["best"]["trial"] == 2

@@ -44,7 +44,9 @@ class Options(arguments.Options):
     )
     reset: bool = option(False, "start each sentence from a fresh state instead of carrying the state on")
     temperature: str = option(
-        "1", "divides logits; auto for the one of 0.8 … 1.25 that is best on the run's own valid text", "NUMBER|auto"
+        "1",
+        "divide the logits by this number; auto uses the one of 0.8 … 1.25 that is best on the run's own validation text",
+        "NUMBER|auto",
     )
     cache: Cache | None = settings(Cache, _CACHE, "cache", "mix the predictions with a continuous cache")
     dynamic: Dynamic | None = settings(

@@ -29,14 +29,14 @@ _MORE_IS_BETTER = ("accuracy",)
 class Options(arguments.Options):
     """What is compared, how long, and where."""
 
-    config: str = place("CONFIG", "a run's YAML, from which the trials differ in what --over names")
+    config: str = place("CONFIG", "YAML of a run; the trials change the keys that --over names")
     over: tuple[str, ...] = option(
-        (), "repeatable: values of a key, such as training.learning_rate=0.001,0.002", "KEY=A,B"
+        (), "key and the values to try, such as training.learning_rate=0.001,0.002; repeatable", "KEY=A,B"
     )
-    minutes: float = required("of the whole sweep, shared by its rounds", "M")
+    minutes: float = required("minutes for the whole sweep, shared by its rounds", "M")
     data: str | None = option(None, "folder of the data [the configuration's, or the built-in grammar]", "DIR")
-    out: str = required("a new folder, or that of a sweep to resume", "DIR")
-    processes: int = option(0, "trials that run at once, each on its share of the cores [one a core]")
+    out: str = required("new folder, or the folder of a sweep to continue", "DIR")
+    processes: int = option(0, "trials to run at once, each on its share of the cores [one per core]")
 
 
 def run(options: Options) -> Found:
@@ -61,7 +61,7 @@ def run(options: Options) -> Found:
         best = better_half(sweep.scores(len(plan)), 1, sweep.higher)[0]
         if sweep.scores(len(plan))[best] is None:
             raise DataError(
-                str(out), "must have a trial that trained to a score", "none", f"See {out}/round-1/trial-1.log"
+                str(out), "must have at least one trial with a score", "none", f"See {out}/round-1/trial-1.log"
             )
         write_with(out / "sweep.png", sweep.draw)
     record = {"measure": f"valid_{measure}", "best": sweep.row(len(plan), best), "trials": sweep.rows(len(plan))}
@@ -188,7 +188,9 @@ def _checked(configs: dict[int, str], folder: Path) -> str:
         path.write_text(text, encoding="utf-8")
         tasks.add(read_run_config(path, written=True).task)
     if len(tasks) > 1:
-        raise ArgumentError("--config", "must keep to one task", ", ".join(sorted(tasks)), "Sweep each by itself")
+        raise ArgumentError(
+            "--config", "the trials must have one task", ", ".join(sorted(tasks)), "Run one sweep per task"
+        )
     return TASKS[tasks.pop()].measure
 
 
@@ -197,7 +199,7 @@ def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
     file = out / SWEEP_FILE
     if not file.exists():
         if {path.name for path in out.iterdir()} - {CHECKPOINT_FOLDER}:
-            raise DataError(str(out), "must be a new folder", "files, and no sweep.json", "Choose another --out")
+            raise DataError(str(out), "must be a new folder", "files but no sweep.json", "Choose another --out")
         write_json(file, {"settings": settings, "results": {}})
         return {}
     try:
@@ -205,7 +207,7 @@ def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         raise DataError(str(file), "must be JSON", "another text", "Choose another --out") from None
     if not isinstance(found, dict) or found.get("settings") != json.loads(json.dumps(settings)):
-        raise DataError(str(out), "must hold a sweep of the same settings", "another one", "Choose another --out")
+        raise DataError(str(out), "must hold a sweep with the same settings", "other settings", "Choose another --out")
     return found["results"]
 
 
