@@ -136,3 +136,16 @@ def test_no_sentence_at_all():
     found = inside(words[:0], left, right, root, torch.zeros(0, dtype=torch.int64))
     found.sum().backward()
     assert found.shape == (0,) and not left.grad.any()
+
+
+def test_what_memory_held_before_changes_nothing():
+    lengths = torch.tensor([5, 3])
+    words, left, right, root, scores = (each.requires_grad_() for each in drawn(2, 2, 5))
+    expected = torch.autograd.grad(inside(words, left, right, root, lengths, scores).sum(), (words, left, scores))
+    torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+    try:
+        assert torch.empty(3).isnan().all()
+        found = torch.autograd.grad(inside(words, left, right, root, lengths, scores).sum(), (words, left, scores))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
