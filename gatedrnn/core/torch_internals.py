@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -206,7 +207,10 @@ def start_light(*operators: Any) -> None:
             dynamo = sys.modules.get("torch._dynamo")
             if dynamo is None:
                 return function(*args, **kwargs)
-            function.__dynamo_disable = dynamo.disable(function, wrapping=False)
+            how = (
+                {"wrapping": False} if "wrapping" in signature(dynamo.disable).parameters else {}
+            )  # PyTorch 2.6: without
+            function.__dynamo_disable = dynamo.disable(function, **how)
             return function.__dynamo_disable(*args, **kwargs)
 
         function.__dynamo_disable = call
