@@ -139,7 +139,7 @@ WRONG = {
     "an empty cell": (ROW.replace("\t_\t", "\t\t", 1) + "\n", 1, "must have 10 columns"),
     "spaces for tabs": (ROW.replace("\t", " ") + "\n", 1, "must have 10 columns"),
     "no number": ("# c\n" + ROW.replace("1", "x", 1) + "\n", 2, "IDs must be consecutive; the next one is 1; got 'x'"),
-    "a number twice": (f"{ROW}\n{ROW}\n", 2, "as 2; got '1'"),
+    "a number twice": (f"{ROW}\n{ROW}\n", 2, "the next one is 2; got '1'"),
     "a range that overlaps": (f"1-2{ROW[1:]}\n{ROW}\n2-3{ROW[1:]}\n2{ROW[1:]}\n", 3, "got '2-3'"),
     "a range backwards": (f"1-0{ROW[1:]}\n", 1, "got '1-0'"),
     "a range without its words": (f"1-3{ROW[1:]}\n{ROW}\n\n", 2, "must hold all words that its IDs announce"),
@@ -162,7 +162,9 @@ def test_what_cannot_be_is_refused(work, files):
     assert "--conllu: cannot be combined with --json" in fails(
         "parse", work / "run", files / "a.txt", "--conllu", "--json"
     )
-    assert "without --tokens" in fails("surprisal", work / "run", files / "a.txt", "--conllu", "--tokens")
+    assert "cannot be combined with --tokens" in fails(
+        "surprisal", work / "run", files / "a.txt", "--conllu", "--tokens"
+    )
     (files / "none.conllu").write_text("\n\n")
     for command in ("parse", "surprisal"):
         assert "at least one sentence" in fails(command, work / "run", files / "none.conllu", "--conllu")

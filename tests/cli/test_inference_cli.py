@@ -96,7 +96,7 @@ def test_a_configuration_names_its_task(run, pairs, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["parse", "RUN", "-"], "must be a run of language_modelling; got a run of inference"),
+        (["parse", "RUN", "-"], "must be a run of language_modelling or grammar; got a run of inference"),
         (["generate", "RUN"], "must be a run of language_modelling; got a run of inference"),
         (["evaluate", "RUN", "--cache"], "--cache: applies only to runs of language_modelling"),
         (["evaluate", "RUN", "--data", "nothing.tsv"], "nothing.tsv"),

@@ -309,7 +309,7 @@ def test_several_runs_are_judged_side_by_side(work, tmp_path, monkeypatch):
     assert found == how
     page, table = Page((tmp_path / "out" / "report.html").read_text()), works(*both)
     assert page.loaded == []
-    said = [text for text in page.texts[page.texts.index("All figures") :] if text]
+    said = [text for text in page.texts[page.texts.index("All scores") :] if text]
     for name, pairs in (("part 0", "9"), ("part 1", "8"), ("part 2", "8")):
         figures = [f"{100 * one['phenomena'][name]['accuracy']:.1f}" for one in alone.values()] + [pairs, "0", "0"]
         (row,) = [

@@ -165,7 +165,7 @@ def test_a_compressed_run_is_trained_on(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["parse", "RUN", "-"], "must be a run of language_modelling; got a run of translation"),
+        (["parse", "RUN", "-"], "must be a run of language_modelling or grammar; got a run of translation"),
         (["surprisal", "RUN"], "must be a run of language_modelling; got a run of translation"),
         (["evaluate", "RUN", "--reset"], "--reset: applies only to runs of language_modelling; got a run of translation"),
         (["evaluate", "RUN", "--cache", "--cache-window", "3"], "--cache: applies only to runs of language_modelling"),

@@ -176,7 +176,7 @@ def test_the_page_of_minimal_pairs_tells_every_run_and_phenomenon(tmp_path):
         said
     )
     assert {"62.5", "mean accuracy in percent, runs/a", "–", "mean accuracy in percent, runs/b"} <= set(said)
-    rows = said[said.index("All figures") + 1 :]
+    rows = said[said.index("All scores") + 1 :]
     assert rows[:6] == ["phenomenon", "runs/a", "runs/b", "pairs", "skipped", "identical"]
     assert rows[6:12] == ["<i>agreement", "62.5", "75.0", "1,600 / 1,500", "3", "0 / 100"]
     assert rows[12:18] == ["none", "–", "–", "0", "7", "0"] and rows[18:21] == ["mean", "62.5", "–"]
