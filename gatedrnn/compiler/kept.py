@@ -24,7 +24,7 @@ _KNOWN: dict[str, Compiled | str] = {}
 def kept(step: Step, spec: Spec) -> Compiled | str:
     """A cell's kernels, or why it has none: from memory, from disk, or compiled now."""
     if type(spec) is not Spec:
-        return f"its Spec is a {type(spec).__name__}, which may hold what kernels do not see"
+        return f"its Spec is a {type(spec).__name__}, which may hold values that kernels do not see"
     try:
         made_of = [fingerprint(step), spec.text(), torch.__version__, _SOURCES]
     except UnsupportedError as error:

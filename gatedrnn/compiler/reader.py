@@ -309,7 +309,7 @@ class Reader(ElementRules):
 
     def _product(self, node, left, matrix):
         if not isinstance(matrix, Matrix):
-            raise UnsupportedError("a product with something else than rows of U or of a matrix of the cell's own")
+            raise UnsupportedError("a product with something other than rows of U or of a matrix of the cell's own")
         if matrix.turned:
             return self._products.result(node, node.args[-2], left, matrix)
         if not self._backward:

@@ -237,7 +237,7 @@ def _check_shown(spec: Spec, shown: Trace, given: dict[str, Tensor]) -> None:
     """Refuse a trace that cannot be read off what the squashes keep."""
     if shown.keys() != {gate.name for gate in spec.gates}:
         odd = ", ".join(sorted(shown.keys() ^ {gate.name for gate in spec.gates}))
-        raise UnsupportedError(f"a trace that is not of the gates alone: {odd}")
+        raise UnsupportedError(f"a trace that does not hold exactly the gates: {odd}")
     for gate in spec.gates:
         whole = gate.perturbable and (gate.hard or gate.squash != "sigmoid")  # more than its value is kept
         if (gate.name in given or whole) and shown[gate.name] is not given.get(gate.name):

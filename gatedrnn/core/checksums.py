@@ -85,7 +85,7 @@ def _listed(folder: Path) -> Listed:
         listed = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(listed, dict) and all(isinstance(each, list) for each in listed.values()):
             return listed
-        reason = "something else than lists of checksums"
+        reason = "something other than lists of checksums"
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
