@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("triton", reason="Triton is not installed")
+pytest.importorskip("triton", minversion="3.3", reason="needs Triton 3.3 or later")
 
 import harness
 import torch
@@ -346,8 +346,8 @@ def test_reasons(monkeypatch):
     full = PeepholeLSTM(D, H, peephole="full", device=DEVICE, backend="triton")
     with pytest.raises(BackendError, match="a matrix of the cell's own"):
         full(x)
-    monkeypatch.setattr(backend, "_missing", lambda kind, index: "triton is 2.1, older than 3.2")
-    with pytest.raises(BackendError, match=r"triton is 2\.1, older than 3\.2"):
+    monkeypatch.setattr(backend, "_missing", lambda kind, index: "triton is 2.1, older than 3.3")
+    with pytest.raises(BackendError, match=r"triton is 2\.1, older than 3\.3"):
         layer(x)
     monkeypatch.undo()
     monkeypatch.setattr(backend, "_LARGEST_TILE", 4)

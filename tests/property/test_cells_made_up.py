@@ -24,7 +24,7 @@ def test_products_with_matrices_of_the_cells_own_are_the_equation(tmp_path, seed
 
 @pytest.mark.parametrize("seed", [*INSIDE, 1, 2, 4])
 def test_kernels_for_a_gpu_are_the_equation(tmp_path, monkeypatch, seed):
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.3")
     monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "1")
     assert check(make(seed), tmp_path, "triton") is None
 

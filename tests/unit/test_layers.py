@@ -411,6 +411,8 @@ def test_deepcopy_and_pickle(name):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 def test_an_error_says_the_same_where_one_graph_is_wanted(backend, dynamic):
+    if backend == "auto" and dynamic and torch.__version__ < "2.7":
+        pytest.skip("PyTorch 2.6 cannot make our error in a graph of dynamic shapes; it raises its own")
     rule, got = ("input_size=5", "shape [4, ") if backend == "auto" else ("cannot run", "would unroll")
     torch.compiler.reset()
     compiled = torch.compile(LSTM(D, H, backend=backend), fullgraph=True, backend="eager", dynamic=dynamic)
@@ -433,6 +435,7 @@ def test_compiles_as_one_graph(make):
 
 
 @pytest.mark.parametrize("make", [lambda: GRU(D, H), lambda: ONLSTM(D, H, chunk_size=2)], ids=["gru", "onlstm"])
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="PyTorch 2.6 cannot export a layer whose class holds its cell")
 def test_exports(make):
     layer = make().eval()
     exported = torch.export.export(layer, (X,)).module()

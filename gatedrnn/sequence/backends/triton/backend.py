@@ -22,7 +22,7 @@ from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.plan import kernel_of, trace
 from gatedrnn.sequence.request import Request, Result
 
-OLDEST = (3, 2)
+OLDEST = (3, 3)
 """Triton's first version with all that the kernels use."""
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
