@@ -114,10 +114,11 @@ def _trees(path: Path | str, lines: Lines) -> Iterator[Tree]:
 def _tree(path: Path | str, line: int, text: str) -> Tree:
     try:
         tree = Tree.fromstring(text)
-    except (ValueError, IndexError) as error:
+        words = tree.leaves()
+    except (ValueError, IndexError, RecursionError) as error:  # NLTK 3.9 does not limit the depth
         reason = str(error).splitlines()[0]
         raise DataError(f"{path}:{line}", "must be a bracketed tree", reason, "Fix this tree") from error
-    if not tree.leaves():
+    if not words:
         raise DataError(f"{path}:{line}", "a tree must have at least one word", text[:40], "Remove this tree")
     return tree
 
