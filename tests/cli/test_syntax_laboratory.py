@@ -206,6 +206,7 @@ def test_several_layers_vote(work, tmp_path):
             "run": str(work / "run"),
             "layer": layer,
             "gate": "master_forget",
+            "weight": 1.0,
             "scores": alone["scores"]["model"],
         }
         assert "voters" not in alone

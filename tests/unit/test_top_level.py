@@ -86,7 +86,7 @@ class TestExcludedIds:
 
     @pytest.mark.parametrize("exclude", [[5], [-1], range(5)])
     def test_refused(self, model, exclude):
-        with pytest.raises(ArgumentError, match=r"generate.exclude: must be ids in 0…4, not all of them"):
+        with pytest.raises(ArgumentError, match=r"generate.exclude: must be ids in 0…4, and not all of them"):
             next(generate(model, [1], exclude=exclude))
 
 
