@@ -10,6 +10,7 @@ from terminal import fails, record, works
 from gatedrnn import CELLS, Gates, Recurrent
 from gatedrnn.cells import own
 from gatedrnn.core.errors import BackendError, DataError
+from gatedrnn.core.torch_internals import scan
 
 TEXT = '''"""A unit of leaky candidates: what leaks is a gate."""
 
@@ -109,7 +110,8 @@ def test_every_command_knows_it(leaky, work, tmp_path):
     assert fails("evaluate", tmp_path / "run", "--data", work / "text" / "test.txt").count("--import FILE") == 1
     found = record("evaluate", tmp_path / "run", "--data", work / "text" / "test.txt", f"--import={leaky}")
     assert 1 < found["perplexity"] < 1e4
-    works("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "onnx", "--import", leaky)  # compared there
+    if scan is not None:  # an older PyTorch does not write ONNX
+        works("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "onnx", "--import", leaky)
     hops = record("explain", "leaky", "--import", leaky)
     assert hops["backend"] in ("cpu", "reference") and any(str(leaky) in hop["where"] for hop in hops["hops"])
     assert "leaky" in works("bench", "--cell", "leaky", "--shape", "H8-B2-T3", "--runs", 1, "--import", leaky)
