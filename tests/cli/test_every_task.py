@@ -39,7 +39,7 @@ def task(request, tmp_path_factory):
         for split, seed in (("train", 1), ("dev", 2)):
             write_pairs(folder / f"{split}.tsv", make_pairs(100, seed))
     elif request.param == "grammar":
-        write_corpus(folder, 1, train=48, valid=20, test=5)
+        write_corpus(folder, 1, train=64, valid=20, test=5)
     else:
         write_parallel(folder, 1, 100, 40, 1)
     return request.param, ["train", "--task", request.param, *TASKS[request.param], "--data", str(folder)]

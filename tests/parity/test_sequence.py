@@ -35,7 +35,10 @@ LENGTHS = [3, 6, 1, 4]
 
 
 def make(cell, options, width=D, hidden=H, *args, dtype=torch.float64, **kwargs):
+    """A layer; in float64 on the reference, which the tests of each backend compare it with."""
     torch.manual_seed(1)
+    if dtype == torch.float64:
+        kwargs.setdefault("backend", "reference")
     return Recurrent(cell, width, hidden, *args, dtype=dtype, **kwargs, **options).eval()
 
 
@@ -259,9 +262,11 @@ def test_bfloat16_autocast_keeps_float32_states(cell, options, lengths, given):
     assert all(torch.isfinite(gradient).all() for gradient in parameter_gradients(layer).values())
 
 
-@every_cell
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize(
+    ("backend", "cell", "options"),
+    [("reference", *each) for each in VARIANTS] + [("auto", "lstm", {}), ("auto", "onlstm", {"chunk_size": 3})],
+)
 def test_autocast_leaves_float64_as_it_is(cell, options, backend, dtype):
     layer, x = make(cell, options, D, H, 2, backend=backend), torch.randn(T, B, D, dtype=torch.float64)
     for states in (None, states_for(layer)):

@@ -318,9 +318,7 @@ def test_g2_keeps_all_of_the_gates_that_it_is_given():
 
 @pytest.mark.parametrize("field", ["temperature", "noise_probability"])
 def test_g2_refuses_an_argument_that_its_gates_contradict(field):
-    rule = (
-        rf"^G2LSTM\.{field}: must equal gates\.{field} where both are given; got {field}=0\.7, gates=Gates\(.*\. Write"
-    )
+    rule = rf"^G2LSTM\.{field}: must equal gates\.{field} where both are given; got {field}=0\.7, gates=Gates\("
     with pytest.raises(ArgumentError, match=rule):
         G2LSTM(D, H, gates=Gates(0.5, noise_probability=0.3), **{field: 0.7})
 
