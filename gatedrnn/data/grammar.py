@@ -198,12 +198,12 @@ def _other_number(symbol: str, word: str) -> str:
     return there[here.index(word)]
 
 
-def write_corpus(folder: Path, seed: int, train: int = 20_000, valid: int = 1_000, test: int = 1_000) -> None:
+def write_corpus(folder: Path | str, seed: int, train: int = 20_000, valid: int = 1_000, test: int = 1_000) -> None:
     """Write train.txt, valid.txt and test.txt of the grammar, and valid.trees and test.trees with their gold trees.
 
     Args: train, valid, test: sentences. A held-out sentence never occurs in the training text.
     """
-    seen: set[str] = set()
+    folder, seen = Path(folder), set[str]()
     for part, count in (("train", train), ("valid", valid), ("test", test)):
         lines: list[str] = []
         trees: list[str] = []
