@@ -414,17 +414,19 @@ class TestRefusals:
 
 class TestLimits:
     def test_a_full_queue(self, runs):
-        with limited(runs, waiting=2, rows=1, seconds=30) as (url, engine), ThreadPoolExecutor(8) as pool:
-            how = {"max_tokens": 1200, "ignore_eos": True}
-            answers = list(pool.map(lambda _: post(url, **how), range(8)))
-            counts = [sum(answer.status_code == status for answer in answers) for status in (200, 429)]
-            assert sum(counts) == 8 and min(counts) > 0
-            late = next(answer for answer in answers if answer.status_code == 429)
-            assert (
-                refused(late, 429, "completions are requested already, and the limit is 3")
-                and late.headers["retry-after"]
-            )
-            assert post(url, max_tokens=1).status_code == 200 and stopped(engine)
+        with (
+            limited(runs, waiting=2, rows=1, seconds=5, new_tokens=10**7) as (url, engine),
+            ThreadPoolExecutor(3) as pool,
+        ):
+            held = [pool.submit(post, url, max_tokens=10**7, ignore_eos=True) for _ in range(3)]
+            deadline = time.monotonic() + 20
+            while engine.asked < 3 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            late = post(url, max_tokens=1)
+            assert refused(late, 429, "3 completions are requested already, and the limit is 3")
+            assert late.headers["retry-after"]
+            assert [answer.result().status_code for answer in held] == [503] * 3  # their time is over
+            assert stopped(engine) and post(url, max_tokens=1).status_code == 200
 
     def test_time(self, runs):
         with limited(runs, seconds=0.3, new_tokens=10**6) as (url, engine):
