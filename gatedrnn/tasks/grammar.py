@@ -1,8 +1,8 @@
 """Grammar: learn the rules of a context-free grammar from sentences alone, by the likelihood of each sentence."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, final
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits, write_corpus
+from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits
 from gatedrnn.data.ragged import Ragged
 from gatedrnn.data.sentences import (
     SHORTEST,
@@ -28,8 +28,9 @@ from gatedrnn.models.grammar import CELLS, LONGEST, Grammar, GrammarConfig
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import WINDOWS, TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates
+from gatedrnn.tasks.of_corpus import OfCorpus
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
-from gatedrnn.tasks.text import checksum, on
+from gatedrnn.tasks.text import on
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,12 @@ class Likelihood:
 
 
 @final
-class GrammarInduction:
+class GrammarInduction(OfCorpus):
     """The task; see `Task`. Args: corpus: with splits train and valid; data: lengths of sentences."""
 
     name: ClassVar[str] = "grammar"
     data: ClassVar[type] = GrammarDataConfig
+    network: ClassVar[Any] = Grammar
     model: ClassVar[type] = GrammarConfig
     measure: ClassVar[str] = "perplexity"
     rated: ClassVar[str] = "perplexity"
@@ -70,8 +72,8 @@ class GrammarInduction:
     ignores: ClassVar[tuple[str, ...]] = (*WINDOWS, "final_temperature", "final_noise_probability", "backend")
 
     def __init__(self, corpus: Corpus, data: GrammarDataConfig) -> None:
-        self.corpus, self.settings = corpus, data
-        self._eos = corpus.vocabulary.ids[EOS]
+        super().__init__(corpus)
+        self.settings = data
         for name, longest in (("train", min(data.longest, data.first_longest)), ("valid", LONGEST)):
             if name in corpus.files and not len(self._kept(name, longest)):
                 rule = f"must hold a sentence of {SHORTEST} to {longest} words"
@@ -87,26 +89,6 @@ class GrammarInduction:
         reading = {name: getattr(data, name) for name in ("level", "min_count", "empty_lines", "tokenize")}
         return cls(Corpus(find_splits(folder), known, **reading), data)
 
-    @staticmethod
-    def make(folder: Path, seed: int, data: GrammarDataConfig) -> None:
-        """Write a text of the built-in grammar."""
-        write_corpus(folder, seed)
-
-    @staticmethod
-    def load(folder: Path, model: GrammarConfig, backend: str) -> tuple[Grammar, Vocabulary]:
-        """A run's model and vocabulary. Raises: CheckpointError: the vocabulary is of another size than the model's."""
-        vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
-        if len(vocabulary) != model.vocabulary_size:
-            got = f"{len(vocabulary)} words and model.vocabulary_size={model.vocabulary_size}"
-            rule = "must be of the model's size"
-            raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
-        return Grammar.from_pretrained(folder, backend=backend, vocabulary=vocabulary), vocabulary
-
-    @property
-    def splits(self) -> Collection[str]:
-        """Those that there are."""
-        return self.corpus.files
-
     def describe(self) -> str:
         """Tokens by split, the vocabulary's size, and which sentences are trained on."""
         corpus, longest = self.corpus, self.settings.longest
@@ -114,26 +96,6 @@ class GrammarInduction:
         kept = int((self._kept("train", longest) == self._eos).sum())
         which = f"trained on {kept:,} of {corpus.lines['train']:,} sentences, of {SHORTEST} to {longest} words"
         return f"tokens: {parts}; {len(corpus.vocabulary):,} words; {which}"
-
-    def complete(self, model: GrammarConfig) -> GrammarConfig:
-        """With the vocabulary's size."""
-        return replace(model, vocabulary_size=len(self.corpus.vocabulary))
-
-    def build(self, model: GrammarConfig, backend: str) -> Grammar:
-        """A `Grammar`."""
-        return Grammar(model, backend)
-
-    def checksum(self) -> int:
-        """Of the training text's tokens."""
-        return checksum(self.corpus["train"])
-
-    def write(self, folder: Path) -> None:
-        """The vocabulary."""
-        self.corpus.vocabulary.save(folder / VOCABULARY_FILE)
-
-    def cache(self, folder: Path) -> None:
-        """Token arrays."""
-        self.corpus.cache(folder)
 
     def batches(self, training: TrainingConfig, epoch: int) -> Batches:
         """Sentences of about one length; longer ones from epoch to epoch."""
@@ -157,10 +119,6 @@ class GrammarInduction:
         """Perplexity of a word."""
         found = likelihood(model, self.corpus[split], self._eos)
         return Score(found.loss_nats, {"loss_nats": found.loss_nats, "perplexity": found.perplexity})
-
-    def shown(self, nats: float) -> dict[str, float]:
-        """Loss and perplexity."""
-        return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
 
     def _kept(self, split: str, longest: int) -> np.ndarray:
         return of_length(self.corpus[split], self._eos, SHORTEST, longest)

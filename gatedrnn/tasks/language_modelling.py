@@ -1,8 +1,8 @@
 """Language modelling: predict each token of a text, the state carried over windows or afresh for each sentence."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -10,26 +10,28 @@ import torch
 from torch import nn
 
 from gatedrnn.core.checks import positive_int, positive_number
-from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits, write_corpus
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.data.batching import SentenceBatches, StreamBatches, Window, window_lengths
 from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import TOKENIZER_FILE, VOCABULARY_FILE
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates, gates_by_word, stream_gates
+from gatedrnn.tasks.of_corpus import OfCorpus
 from gatedrnn.tasks.penalties import penalties
 from gatedrnn.tasks.perplexity import best_temperature, evaluate
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
-from gatedrnn.tasks.text import checksum, on
+from gatedrnn.tasks.text import on
 
 
 @final
-class LanguageModelling:
+class LanguageModelling(OfCorpus):
     """The task; see `Task`. Args: corpus: with splits train and valid."""
 
     name: ClassVar[str] = "language_modelling"
     data: ClassVar[type] = DataConfig
+    network: ClassVar[Any] = LanguageModel
     model: ClassVar[type] = LanguageModelConfig
     measure: ClassVar[str] = "perplexity"
     rated: ClassVar[str] = "perplexity"
@@ -39,38 +41,12 @@ class LanguageModelling:
     training: ClassVar[TrainingConfig] = TrainingConfig()
     ignores: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, corpus: Corpus) -> None:
-        self.corpus = corpus
-        self._eos = corpus.vocabulary.ids[EOS]
-
     @classmethod
     def open(cls, data: DataConfig, folder: Path | str, run: Path | None = None) -> "LanguageModelling":
         """Read a folder's text, with the vocabulary of a run that has begun. Raises: DataError, ArgumentError: as `Corpus`."""
         known = None if run is None else Vocabulary.load(run / VOCABULARY_FILE)
         reading = {key: value for key, value in asdict(data).items() if key not in ("folder", "mapping", "words")}
         return cls(Corpus(find_splits(folder), known, **reading))
-
-    @staticmethod
-    def make(folder: Path, seed: int, data: DataConfig) -> None:
-        """Write a text of the built-in grammar."""
-        write_corpus(folder, seed)
-
-    @staticmethod
-    def load(folder: Path, model: LanguageModelConfig, backend: str) -> tuple[LanguageModel, Vocabulary]:
-        """A run's model and vocabulary. Raises: CheckpointError: the vocabulary is of another size than the model's."""
-        vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
-        if len(vocabulary) != model.vocabulary_size:
-            rule, got = (
-                "must be of the model's size",
-                f"{len(vocabulary)} words and model.vocabulary_size={model.vocabulary_size}",
-            )
-            raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
-        return LanguageModel.from_pretrained(folder, backend=backend, vocabulary=vocabulary), vocabulary
-
-    @property
-    def splits(self) -> Collection[str]:
-        """Those that there are."""
-        return self.corpus.files
 
     def describe(self) -> str:
         """Tokens by split, and the vocabulary's size."""
@@ -79,26 +55,6 @@ class LanguageModelling:
         named = {"word": "words", "char": "characters", "subword": "subwords"}[corpus.vocabulary.level]
         unknown = 100 * corpus.unknown["valid"] / corpus.sizes["valid"]
         return f"tokens: {parts}; {len(corpus.vocabulary):,} {named} ({unknown:.1f} % of valid is <unk>)"
-
-    def complete(self, model: LanguageModelConfig) -> LanguageModelConfig:
-        """With the vocabulary's size."""
-        return replace(model, vocabulary_size=len(self.corpus.vocabulary))
-
-    def build(self, model: LanguageModelConfig, backend: str) -> LanguageModel:
-        """A `LanguageModel`."""
-        return LanguageModel(model, backend)
-
-    def checksum(self) -> int:
-        """Of the training text's tokens."""
-        return checksum(self.corpus["train"])
-
-    def write(self, folder: Path) -> None:
-        """The vocabulary."""
-        self.corpus.vocabulary.save(folder / VOCABULARY_FILE)
-
-    def cache(self, folder: Path) -> None:
-        """Token arrays."""
-        self.corpus.cache(folder)
 
     def batches(self, training: TrainingConfig, epoch: int) -> Batches:
         """Windows of the stream, or sentences."""
@@ -131,10 +87,6 @@ class LanguageModelling:
         tokens, size = self.corpus[split], training.evaluation_batch_size
         found = evaluate(model, tokens, self.corpus.vocabulary, batch_size=size)
         return Score(found.loss_nats, {"loss_nats": found.loss_nats, "perplexity": found.perplexity})
-
-    def shown(self, nats: float) -> dict[str, float]:
-        """Loss and perplexity."""
-        return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
 
     @staticmethod
     def text(held: Vocabulary, data: DataConfig, folder: Path | str, split: str = "test", path: Any = None) -> Corpus:

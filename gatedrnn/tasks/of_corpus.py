@@ -1,0 +1,70 @@
+"""What tasks that learn from a corpus of plain text have in common: vocabulary, splits, and what a run holds of them."""
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gatedrnn.core.errors import CheckpointError
+from gatedrnn.data import EOS, Corpus, Vocabulary, write_corpus
+from gatedrnn.data.vocabulary import VOCABULARY_FILE
+from gatedrnn.tasks.text import checksum
+
+
+class OfCorpus:
+    """A part of a `Task`.
+
+    Attributes: network: the class of its models.
+    Args: corpus: with splits train and valid.
+    """
+
+    network: ClassVar[Any]
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self._eos = corpus.vocabulary.ids[EOS]
+
+    @staticmethod
+    def make(folder: Path, seed: int, data: Any) -> None:
+        """Write a text of the built-in grammar."""
+        write_corpus(folder, seed)
+
+    @classmethod
+    def load(cls, folder: Path, model: Any, backend: str) -> tuple[Any, Vocabulary]:
+        """A run's model and vocabulary. Raises: CheckpointError: the vocabulary is of another size than the model's."""
+        vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
+        if len(vocabulary) != model.vocabulary_size:
+            got = f"{len(vocabulary)} words and model.vocabulary_size={model.vocabulary_size}"
+            rule = "must be of the model's size"
+            raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
+        return cls.network.from_pretrained(folder, backend=backend, vocabulary=vocabulary), vocabulary
+
+    @property
+    def splits(self) -> Collection[str]:
+        """The names of the splits that exist."""
+        return self.corpus.files
+
+    def complete(self, model: Any) -> Any:
+        """With the vocabulary's size."""
+        return replace(model, vocabulary_size=len(self.corpus.vocabulary))
+
+    def build(self, model: Any, backend: str) -> Any:
+        """A model of the task's `network`."""
+        return self.network(model, backend)
+
+    def checksum(self) -> int:
+        """Of the training text's tokens."""
+        return checksum(self.corpus["train"])
+
+    def write(self, folder: Path) -> None:
+        """The vocabulary."""
+        self.corpus.vocabulary.save(folder / VOCABULARY_FILE)
+
+    def cache(self, folder: Path) -> None:
+        """Token arrays."""
+        self.corpus.cache(folder)
+
+    def shown(self, nats: float) -> dict[str, float]:
+        """Loss and perplexity."""
+        return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
