@@ -58,6 +58,11 @@ def import_cells(path: Path) -> None:
         raise DataError(f"--import {path}", "must define a Cell", "none", advice)
 
 
+def imported_files() -> list[Path]:
+    """The files that were imported in this process, first to last: what another process needs to know the same cells."""
+    return list(_RUN)
+
+
 def _forget(place: Path, name: str) -> None:
     del _RUN[place], sys.modules[name]
 

@@ -80,6 +80,21 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(config, capsys):
     assert [path.name for path in (config.parent / "out").iterdir()] == ["mine.txt"]
 
 
+def test_trainings_know_cells_of_one_s_own(config, monkeypatch, capsys):
+    asked, own = [], Path("/somewhere/own.py")
+
+    def failing(jobs, processes, ended):
+        for job in jobs:
+            asked.append(job.arguments)
+            ended(job, 1)
+
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", failing)
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.imported_files", lambda: [own])
+    assert main(sweep(config, "training.seed=1,2")) == 1
+    assert "got none. See" in capsys.readouterr().err  # no trial has a score
+    assert [given[:3] for given in asked] == [["train", "--import", str(own)]] * 2
+
+
 def test_interrupted_and_resumed_it_finds_the_best(config, capsys):
     out, given = config.parent / "out", sweep(config, "training.learning_rate=1.0e-6,0.01")
     process = subprocess.Popen(

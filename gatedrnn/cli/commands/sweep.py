@@ -1,7 +1,6 @@
 """`gatedrnn sweep`: which of some settings trains best, by successive halving."""
 
 import json
-import os
 import sys
 from copy import deepcopy
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gatedrnn.cells.own import imported_files
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.core.checks import positive_int, positive_number
@@ -16,7 +16,7 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
-from gatedrnn.studies.sweep.running import Job, run_jobs
+from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
 from gatedrnn.training.config import read_run_config
 from gatedrnn.training.run import CHECKPOINT_FOLDER, locked, read_metrics
@@ -42,7 +42,7 @@ class Options(arguments.Options):
 def run(options: Options) -> Found:
     """Every trial of every round with its score, and the best. Raises: KeyboardInterrupt, with what resumes the sweep."""
     out, trials = Path(options.out), combinations(options.over)
-    processes = positive_int("--processes", options.processes or os.cpu_count() or 1)
+    processes = positive_int("--processes", options.processes or cores())
     plan = rounds(len(trials), positive_number("--minutes", options.minutes), processes)
     configs = {trial.number: _config(options, trial) for trial in trials}
     settings = {"config": read_yaml(Path(options.config)) or {}, "over": list(options.over), "minutes": options.minutes}
@@ -126,7 +126,8 @@ class _Sweep:
         run, training = self.out / name, ["--training.minutes", repr(plan.minutes)]
         resume = ["--resume"] if (run / CONFIG_FILE).exists() else []
         data = ["--data", self.settings["data"]] if self.settings["data"] else []
-        given = ["--config", str(self.out / f"trial-{number}.yaml"), *data, *training]
+        known = [part for file in imported_files() for part in ("--import", str(file))]
+        given = [*known, "--config", str(self.out / f"trial-{number}.yaml"), *data, *training]
         return Job(name, ["train", *given, "--out", str(run), *resume], folder / f"trial-{number}.log")
 
     def _score(self, run: Path) -> float | None:

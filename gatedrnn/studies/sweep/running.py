@@ -30,9 +30,7 @@ def run_jobs(jobs: list[Job], processes: int, ended: Callable[[Job, int], None])
 
     Args: ended: called with each job that ends and its exit code.
     """
-    threads = max(
-        1, len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) // processes
-    )
+    threads = max(1, cores() // processes)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     waiting, running = list(jobs), dict[str, tuple[Job, Any]]()
     with _terminated_as_interrupted():
@@ -50,6 +48,11 @@ def run_jobs(jobs: list[Job], processes: int, ended: Callable[[Job, int], None])
                 process.send_signal(signal.SIGINT)
             for _, process in running.values():
                 process.wait()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start(job: Job, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
