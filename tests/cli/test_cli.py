@@ -255,7 +255,7 @@ BAD_OPTIONS = {
 @pytest.mark.parametrize("kind", BAD_OPTIONS)
 def test_a_setting_that_cannot_work_is_one_line_and_leaves_no_run(work, tmp_path, monkeypatch, kind, text):
     monkeypatch.setattr(
-        "gatedrnn.tasks.language_modelling.write_corpus", lambda folder, seed: write_corpus(folder, seed, 60, 10, 10)
+        "gatedrnn.tasks.of_corpus.write_corpus", lambda folder, seed: write_corpus(folder, seed, 60, 10, 10)
     )
     options, message = BAD_OPTIONS[kind]
     data = ["--data", work / "text"] if text == "given" else []

@@ -13,7 +13,7 @@ from terminal import call, fails, record, works
 
 from gatedrnn.cli.commands import compress, train
 from gatedrnn.data import write_corpus
-from gatedrnn.tasks import language_modelling
+from gatedrnn.tasks import language_modelling, of_corpus
 from gatedrnn.training import checkpoint
 from gatedrnn.training.config import read_run_config
 from gatedrnn.training.loop import Loop
@@ -386,7 +386,7 @@ def test_a_kill_while_the_text_is_read_leaves_nothing_in_the_way(place, tmp_path
     del sections["data"]["folder"]
     (tmp_path / "grammar.yaml").write_text(yaml.safe_dump(sections))
     arguments = ("train", "--config", tmp_path / "grammar.yaml", "--out", tmp_path / "run", "--training.epochs", 1)
-    monkeypatch.setattr(language_modelling, "write_corpus", lambda folder, seed: write_corpus(folder, seed, 40, 8, 8))
+    monkeypatch.setattr(of_corpus, "write_corpus", lambda folder, seed: write_corpus(folder, seed, 40, 8, 8))
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         patch.setattr(train.shutil, "rmtree", lambda *a, **k: None)  # a kill cleans nothing up
         patch.setattr(language_modelling, "Corpus", kill)
