@@ -11,6 +11,7 @@ from rich.table import Table
 from gatedrnn.core.files import write_json
 
 Options = Any
+_FAMILIES = {"right": "right-branching prior"}
 
 
 def how(record: dict[str, Any]) -> str:
@@ -21,6 +22,9 @@ def how(record: dict[str, Any]) -> str:
     if record["gate"] is not None:
         gates = shown(" and the ".join([record["gate"]] if isinstance(record["gate"], str) else record["gate"]))
         said += f"; distances from the {gates} gate"
+    if record.get("weights"):
+        each = ", ".join(f"{_FAMILIES.get(family, family)} {weight:g}" for family, weight in record["weights"].items())
+        said += f"; weights of families in the vote: {each}"
     selection = record.get("selection", {"runs": {}})
     for name, one in selection["runs"].items():
         found = ", ".join(f"{layer} {value:.1f}" for layer, value in one["B"].items())
@@ -54,6 +58,8 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float]]
         frequent = list(record["label_recall"].items())[:12]
         recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
         _say(f"recall by label ({options.algorithm}), in percent (constituents): {recall}")
+    if any("without" in voter for voter in record.get("voters", ())):
+        _print_without(record, columns, options.algorithm)
     for k, others in enumerate(record.get("agreement", ()), 1):
         found = ", ".join(f"{value:.1f}" for value in others)
         _say(f"agreement of voter {k} with each voter ({options.algorithm}): F1 {found}")
@@ -61,6 +67,18 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float]]
         _say(f"skipped: {error}")
     if options.out:
         _say(f"open {Path(options.out) / 'report.html'}")
+
+
+def _print_without(record: dict[str, Any], columns: Sequence[str], algorithm: str) -> None:
+    """How well the others agree with gold trees without each voter, and what it adds."""
+    whole = record["scores"]["model"]["B"]
+    rows = [
+        (f"without voter {k}, {voter['run']}", [*(f"{value:.2f}" for value in voter["without"].values())])
+        for k, voter in enumerate(record["voters"], 1)
+    ]
+    adds = [f"{whole - voter['without']['B']:+.2f}" for voter in record["voters"]]
+    found = [(name, [*cells, more]) for (name, cells), more in zip(rows, adds, strict=True)]
+    _print_table(f"consensus of the others ({algorithm})", [*columns, "it adds to B"], found)
 
 
 def _print_table(title: str, columns: Sequence[str], rows: list[tuple[str, list[str]]]) -> None:

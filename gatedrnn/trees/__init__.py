@@ -2,7 +2,7 @@
 
 from gatedrnn.trees.baselines import BASELINES, balanced, balanced_up, left, random_spans, right, upper_bound
 from gatedrnn.trees.consensus import best_tree, consensus
-from gatedrnn.trees.distances import ALGORITHMS, distances_to_spans
+from gatedrnn.trees.distances import ALGORITHMS, distances_to_spans, spans_to_heights
 from gatedrnn.trees.gold import KEEP_RULES, Gold, gold_tree, keep_word
 from gatedrnn.trees.scores import PROTOCOLS, Score, agreement, bootstrap, depth, label_recall, score, sentence_f1
 from gatedrnn.trees.spans import Span, brackets, spans_to_tree
@@ -32,6 +32,7 @@ __all__ = [
     "right",
     "score",
     "sentence_f1",
+    "spans_to_heights",
     "spans_to_tree",
     "upper_bound",
 ]

@@ -72,16 +72,16 @@ def _votes(voters: Sequence[Set[Span]], weights: Sequence[float] | None) -> Coun
 
 def _cuts(own: np.ndarray, n: int) -> np.ndarray:
     """Where to cut each span [i, j): cut[i, j], the leftmost of the best places; `own`: what each span is worth."""
-    total = np.zeros((n + 1, n + 1))  # by start and end
-    by_end = np.zeros((n + 1, n + 1))  # the same by end and start, so that both parts of a cut lie in a row
+    by_start = np.zeros((n + 1, n + 1))  # what the best tree of a span is worth, by start and width
+    by_end = np.zeros((n + 1, n + 1))  # the same by end and width, so that both parts of a cut lie in a row
     cut = np.zeros((n + 1, n + 1), dtype=np.int32)
     for width in range(2, n + 1):
-        for i in range(n - width + 1):
-            j = i + width
-            parts = total[i, i + 1 : j] + by_end[j, i + 1 : j]
-            k = int(parts.argmax())
-            cut[i, j] = i + 1 + k
-            total[i, j] = by_end[j, i] = parts[k] + own[i, j]
+        starts = np.arange(n - width + 1)
+        parts = by_start[: len(starts), 1:width] + by_end[width:, width - 1 : 0 : -1]
+        places = parts.argmax(1)
+        cut[starts, starts + width] = starts + 1 + places
+        best = parts[starts, places] + own.diagonal(width)
+        by_start[: len(starts), width] = by_end[width:, width] = best
     return cut
 
 

@@ -1,10 +1,10 @@
-"""From syntactic distances to binary trees, top-down: split before the word with the largest distance, recurse.
+"""From syntactic distances to binary trees, top-down: split before the word with the largest distance, recurse; and back.
 
 Both algorithms are Cartesian trees, built here in O(n) with a stack, so that a line of any length parses.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError
@@ -42,6 +42,24 @@ def distances_to_spans(distances: Sequence[float], algorithm: str) -> set[Span]:
     for a, k, b in _maximal_intervals(values):
         spans |= {(a, b), (k, b)}
     return {(i, j) for i, j in spans if j - i >= 2}
+
+
+def spans_to_heights(spans: Iterable[Span], n: int) -> list[int]:
+    """Height of the split before each word of a tree: distances from which `unbiased` builds the same tree.
+
+    Equations: Shen et al. 2018 ("Straight to the Tree"), alg. 1. Departs: none.
+    Args:
+        spans: nested spans of width ≥ 2 over n words; the whole sentence is added if it is missing.
+        n: words of the sentence, at least 1.
+
+    Returns: n integers: 0 for the first word; else the levels of the smallest constituent around the word and the one before
+        it, 1 for a constituent of two words. All splits of a constituent with more than two children have the same height.
+    """
+    heights = [0] * n
+    for i, j in sorted({*spans, (0, n)}, key=lambda span: span[1] - span[0]):
+        top = 1 + max(heights[i + 1 : j], default=0)
+        heights[i + 1 : j] = [height or top for height in heights[i + 1 : j]]
+    return heights
 
 
 def _maximal_intervals(values: list[float]) -> list[tuple[int, int, int]]:

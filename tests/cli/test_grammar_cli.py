@@ -1,5 +1,6 @@
 """A run of a grammar through the commands: what reads it, what refuses it, and a vote beside an ON-LSTM."""
 
+import io
 import json
 import math
 
@@ -85,8 +86,62 @@ def test_each_family_has_the_same_weight_in_a_vote(place, tmp_path):
     assert [len(row) for row in found["agreement"]] == [3, 3, 3]
     out = works("eval-parsing", *runs, "--treebank", place / "gold.trees")
     assert "consensus of 3, each family with the same weight" in out
+    assert found["weights"] == {"grammar": 1.0, "language_modelling": 1.0}
+    assert all(set(voter["without"]) == set(voter["scores"]) for voter in found["voters"])
+    pair = record("eval-parsing", *runs[1:], "--treebank", place / "gold.trees")
+    assert found["voters"][0]["without"] == pair["scores"]["model"]
+    assert "without" not in pair["voters"][0] and "it adds to B" in out and "without voter 3, " in out
     one = record("eval-parsing", *runs[:2], "--treebank", place / "gold.trees")
     assert [voter["weight"] for voter in one["voters"]] == [1.0, 1.0]
+
+
+def test_weights_of_families_and_a_prior_are_told(place):
+    trees = ("--treebank", place / "gold.trees")
+    runs = [place / "grammar", place / "onlstm"]
+    heavy = record("eval-parsing", *runs, *trees, "--weight", "grammar=9")
+    assert heavy["scores"]["model"] == record("eval-parsing", runs[0], *trees)["scores"]["model"]
+    assert heavy["weights"] == {"grammar": 9.0, "language_modelling": 1.0}
+    prior = record("eval-parsing", runs[0], *trees, "--weight", "right=2")
+    assert prior["scores"]["model"] == prior["scores"]["right"] and prior["weights"] == {"grammar": 1.0, "right": 2.0}
+    out = works("eval-parsing", *runs, *trees, "--weight", "right=0.5")
+    assert "weights of families in the vote: grammar 1, language_modelling 1, right-branching prior 0.5" in out
+    assert "consensus of 2 and a right-branching prior, weights below" in " ".join(out.split())
+
+
+def test_parse_by_a_vote(place, tmp_path, monkeypatch):
+    text = tmp_path / "lines.txt"
+    text.write_text("the old pilot sleeps\n\nthe\nthe pilot saw the old zebra today\n", encoding="utf-8")
+    runs = [place / "grammar", place / "onlstm"]
+    found = records("parse", *runs, text)
+    assert [one["words"] for one in found] == [line.split() for line in text.read_text().splitlines()]
+    alone = [records("parse", run, text) for run in runs]
+    assert [one["voters"] for one in found] == [[a["tree"], b["tree"]] for a, b in zip(*alone, strict=True)]
+    assert [(each["run"], each.get("layer")) for each in found[0]["runs"]] == [(str(runs[0]), None), (str(runs[1]), 1)]
+    heavy = records("parse", *runs, text, "--weight", "language_modelling=9")
+    assert [one["tree"] for one in heavy] == [one["tree"] for one in alone[1]]
+    prior = works("parse", runs[0], text, "--weight", "right=5").splitlines()
+    assert prior[0] == "(X the (X old (X pilot sleeps)))" and prior[1:3] == ["", "(X the)"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the old pilot sleeps\n")))
+    assert works("parse", *runs) == found[0]["tree"] + "\n"
+    conllu = works("parse", *runs, text, "--conllu")
+    assert f"# parse = {found[3]['tree']}" in conllu and "Distance" not in conllu
+
+
+@pytest.mark.parametrize(
+    ("weight", "said"),
+    [
+        ("grammar", "must be FAMILY=NUMBER"),
+        ("grammar=0", "a number above 0"),
+        ("grammar=nan", "a number above 0"),
+        ("grammer=1", "language_modelling, grammar, right"),
+        ("language_modelling=1", "must name a family among the voters: grammar, right; got language_modelling"),
+    ],
+)
+def test_a_weight_that_does_not_fit_is_one_line(place, weight, said):
+    trees = place / "gold.trees"
+    assert said in fails("eval-parsing", place / "grammar", "--treebank", trees, "--weight", weight)
+    assert said in fails("parse", place / "grammar", place / "text" / "test.txt", "--weight", weight)
+    assert "needs a RUN" in fails("eval-parsing", "--baseline", "left", "--treebank", trees, "--weight", "right=1")
 
 
 @pytest.mark.parametrize(

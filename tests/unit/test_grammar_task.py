@@ -12,7 +12,7 @@ from gatedrnn.data import DataConfig, Vocabulary, write_corpus
 from gatedrnn.data.ragged import Ragged
 from gatedrnn.data.sentences import GrammarDataConfig, WholeSentences, by_room, of_length, split
 from gatedrnn.models.grammar import LONGEST, Grammar, GrammarConfig
-from gatedrnn.studies.parsing import family_weights, parse_by_grammar, parse_lines_by_grammar
+from gatedrnn.studies.parsing import parse_by_grammar, parse_lines_by_grammar, voter_weights
 from gatedrnn.tasks import GrammarInduction
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.grammar import likelihood
@@ -261,8 +261,8 @@ def test_betas_reach_the_optimiser_that_has_them(name):
 
 
 def test_families_have_the_same_weight():
-    assert family_weights(["a", "a", "a"]) is None
-    assert family_weights(["a", "b", "b"]) == [1, 0.5, 0.5]
+    assert voter_weights(["a", "a", "a"]) is None
+    assert voter_weights(["a", "b", "b"]) == [1, 0.5, 0.5]
     one, other = {(0, 2), (0, 3)}, {(1, 3), (0, 3)}
     assert consensus([one, other, other], 3) == other == consensus([one, other, other], 3, [1.0, 0.6, 0.6])
     assert consensus([one, other, other], 3, [1.0, 0.4, 0.4]) == one

@@ -11,6 +11,7 @@ from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.cli.scores import print_scores, shown, write_report
 from gatedrnn.cli.text import ALGORITHM_TOLD, GATE_TOLD, LAYER_TOLD, check_gates_are_read, mapping_option
+from gatedrnn.cli.votes import read_weights, weight_option, weights_told
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import read_treebank
 from gatedrnn.studies.parsing import BASELINE_NAMES, GATES
@@ -34,6 +35,7 @@ class Options(arguments.Options):
     layer: tuple[str, ...] = option((), f"repeatable: {LAYER_TOLD}", "N")
     gate: tuple[str, ...] = option((), f"{GATE_TOLD}, repeatable: {' or '.join(GATES)} [{GATES[0]}]", "NAME")
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
+    weight: tuple[str, ...] = weight_option()
     mapping: str | None = mapping_option("[the run's]")
     select: str | None = option(None, "choose each run's layer by its F1 on the gold trees of --dev", "layer=auto")
     dev: str | None = option(None, "gold trees for --select", "FILE")
@@ -64,8 +66,8 @@ def run(options: Options) -> Found:
     options = replace(options, gate=tuple(dict.fromkeys(options.gate or GATES[:1])))
     sources, selection = _sources(runs, words, bad, options)
     voters = _voters(runs, sources, gold, options)
-    weights = _weights(voters, runs)
-    trees = _agreed(voters, gold, weights)
+    ballot = _ballot(voters, runs, gold, read_weights(options.weight))
+    trees = {name: ballot.trees(name) for name in ALGORITHMS} if ballot else None
     baselines = options.baseline or DEFAULT_BASELINES
 
     def scored(trees: Any, algorithm: str, names: Any = (), samples: int = 0) -> Any:
@@ -76,9 +78,9 @@ def run(options: Options) -> Found:
     chosen = trees[options.algorithm] if trees else None
     asked = options.by_length or options.out
     parts = by_length(gold, chosen, baselines, options.max_words) if asked else {}
-    record = _head(result, parts, words, runs, options) | _of_voters(voters, weights, gold, scored, options) | selection
+    record = _head(result, parts, words, runs, options) | _of_voters(voters, ballot, scored, options) | selection
     record |= {"skipped": [str(error) for error in bad]} if options.skip_bad else {}
-    rows = _rows(voters, weights, trees, scored) + [(shown(name), result.scores[name]) for name in baselines]
+    rows = _rows(voters, ballot, trees, scored) + [(shown(name), result.scores[name]) for name in baselines]
     if options.out:
         drawn = list(_drawn(runs, voters, gold, chosen, options)) if runs else []
         write_report(Path(options.out), record, rows, drawn, options)
@@ -158,20 +160,16 @@ def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Go
     return found
 
 
-def _weights(voters: Voters, runs: list[Run]) -> list[float] | None:
-    """What the vote of each voter counts: all runs of a task as much as all of another; None for runs of one task."""
-    from gatedrnn.studies.parsing import family_weights
+def _ballot(voters: Voters, runs: list[Run], gold: list[Gold], told: dict[str, float]) -> Any:
+    """The vote; None without voters. Raises: ArgumentError: weights that do not fit."""
+    from gatedrnn.studies.parsing import Ballot
 
+    if not voters:
+        if told:
+            raise ArgumentError("--weight", "needs a RUN", "none", "Name the runs that vote")
+        return None
     tasks = {str(run.folder): run.config.task for run in runs}
-    return family_weights([tasks[folder] for folder, _, _ in voters])
-
-
-def _agreed(voters: Voters, gold: list[Gold], weights: list[float] | None) -> Any:
-    """Trees by algorithm: the only voter's or the consensus; None without voters."""
-    from gatedrnn.studies.parsing import agreed_trees
-
-    each = list(voters.values())
-    return agreed_trees(each, gold, weights) if len(each) > 1 else each[0] if each else None
+    return Ballot(list(voters.values()), [tasks[folder] for folder, _, _ in voters], gold, told)
 
 
 def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options) -> dict[str, Any]:
@@ -187,27 +185,32 @@ def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options
     return head | {"depth": result.depth, "label_recall": result.recall}
 
 
-def _of_voters(
-    voters: Voters, weights: list[float] | None, gold: list[Gold], scored: Any, options: Options
-) -> dict[str, Any]:
+def _of_voters(voters: Voters, ballot: Any, scored: Any, options: Options) -> dict[str, Any]:
+    """The voters, their families' weights, and how well the others do without each."""
     from gatedrnn.studies.parsing import agreements
 
     layers = [layer for _, layer, _ in voters]
+    weights = {"weights": ballot.by_family} if ballot and ballot.by_family else {}
     if len(voters) < 2:
-        return {"layer": layers[0] if layers else None}
-    own = [scored(trees, options.algorithm).scores["model"] for trees in voters.values()]
-    each = [
-        {"run": run, "layer": layer, "gate": gate or None, "weight": weight, "scores": one}
-        for (run, layer, gate), one, weight in zip(voters, own, weights or [1.0] * len(voters), strict=True)
+        return {"layer": layers[0] if layers else None} | weights
+
+    def of(trees: Any) -> Any:
+        return scored({options.algorithm: trees}, options.algorithm).scores["model"]
+
+    each: list[dict[str, Any]] = [
+        {"run": run, "layer": layer, "gate": gate or None, "weight": weight, "scores": of(trees[options.algorithm])}
+        for ((run, layer, gate), trees), weight in zip(
+            voters.items(), ballot.weights or [1.0] * len(voters), strict=True
+        )
     ]
-    return {
-        "layer": layers,
-        "voters": each,
-        "agreement": agreements([t[options.algorithm] for t in voters.values()], gold),
-    }
+    if len(voters) > 2:
+        for k, voter in enumerate(each):
+            voter["without"] = of(ballot.without(k).trees(options.algorithm))
+    agreement = agreements([trees[options.algorithm] for trees in voters.values()], ballot.gold)
+    return {"layer": layers, "voters": each, "agreement": agreement} | weights
 
 
-def _rows(voters: Voters, weights: list[float] | None, trees: Any, scored: Any) -> list[tuple[str, dict[str, float]]]:
+def _rows(voters: Voters, ballot: Any, trees: Any, scored: Any) -> list[tuple[str, dict[str, float]]]:
     """Rows of the table of scores: each voter, and their consensus, by both algorithms where there are two."""
     several, gates = len({run for run, _, _ in voters}) > 1, {gate for _, _, gate in voters if gate}
     rows = []
@@ -218,8 +221,8 @@ def _rows(voters: Voters, weights: list[float] | None, trees: Any, scored: Any) 
         source = f"layer {layer}" if len(gates) == 1 else f"layer {layer}, {shown(gate)}"
         name = f"{run if several else 'model'}, {source}"
         rows += [(f"{name}, {a}", scored(own, a).scores["model"]) for a in ALGORITHMS]
-    if len(voters) > 1:
-        name = f"consensus of {len(voters)}{', each family with the same weight' if weights else ''}"
+    if ballot and (len(voters) > 1 or ballot.by_family):
+        name = f"consensus of {len(voters)}{weights_told(ballot.by_family)}"
         rows += [(f"{name}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
     return rows
 

@@ -1,4 +1,4 @@
-"""`gatedrnn parse`: trees off a run's master gates, or by its grammar, one a line."""
+"""`gatedrnn parse`: trees off a run's master gates, by its grammar, or by a vote of several runs, one a line."""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import Found, option, run_place
+from gatedrnn.cli.arguments import Found, option, place
 from gatedrnn.cli.text import (
     ALGORITHM_TOLD,
     GATE_TOLD,
@@ -19,13 +19,13 @@ from gatedrnn.cli.text import (
     conllu_sentences,
     mapping_option,
     nothing,
-    text_place,
 )
+from gatedrnn.cli.votes import read_weights, weight_option
 from gatedrnn.core.files import write_text
 from gatedrnn.data import ConlluSentence, is_conllu, read_lines
-from gatedrnn.studies.parsing import GATES
+from gatedrnn.studies.parsing import GATES, vote
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
-from gatedrnn.training.run import Run, load_run
+from gatedrnn.training.run import Run, load_runs
 from gatedrnn.trees import ALGORITHMS
 
 _WIDEST = 200  # words of a sentence that is drawn
@@ -33,13 +33,17 @@ _WIDEST = 200  # words of a sentence that is drawn
 
 @dataclass(frozen=True)
 class Options(arguments.Options):
-    """Which run and text, and how its trees are read."""
+    """Which runs and text, and how their trees are read."""
 
-    run: str = run_place()
-    file: str = text_place()
+    places: tuple[str, ...] = place(
+        "RUN",
+        "folder of a trained run; several vote. A last name that is no folder is the text: one sentence per line, "
+        "or CoNLL-U (FILE.conllu) [-, standard input]",
+    )
     layer: str | None = option(None, LAYER_TOLD, "N")
     gate: str = option(GATES[0], GATE_TOLD, choices=GATES)
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
+    weight: tuple[str, ...] = weight_option()
     mapping: str | None = mapping_option("[the run's]")
     svg: str | None = option(None, "also draw each tree into DIR/00001.svg, …", "DIR")
     conllu: bool = conllu_option("Distance in MISC (a grammar has none) and each tree in a comment")
@@ -51,30 +55,48 @@ def run(options: Options) -> Found:
     Besides, sentences of CoNLL-U where FILE holds them.
     """
     check_conllu(options)
-    run = load_run(options.run, (LanguageModelling.name, GrammarInduction.name))
-    of_sentences, of_lines, how = _parsers(run, options)
-    if is_conllu(options.file):
-        sentences, again = tee(conllu_sentences(options.file))
-        parses = of_sentences(run.model, run.vocabulary, (each.words for each in again), **how)
-        return Found(_records(parses, how, options), sentences)
-    lines = (line for _, line in read_lines(options.file))
-    return Found(_records(of_lines(run.model, run.vocabulary, lines, **how), how, options), None)
+    folders, file = _split(options.places)
+    weights = read_weights(options.weight)
+    runs = load_runs(folders, (LanguageModelling.name, GrammarInduction.name))
+    if all(run.config.task == GrammarInduction.name for run in runs):
+        check_gates_are_read(options)
+    if is_conllu(file):
+        sentences, again = tee(conllu_sentences(file))
+        text: Iterator[Any] = (each.words for each in again)
+    else:
+        sentences, text = None, (line for _, line in read_lines(file))
+    given = zip(runs, tee(text, len(runs)), strict=True)
+    read = [_parses(run, own, sentences is not None, options) for run, own in given]
+    if len(runs) == 1 and not weights:
+        return Found(_records(*read[0], file, options), sentences)
+    how = {"runs": [{"run": folder, **how} for folder, (_, how) in zip(folders, read, strict=True)]}
+    voted = vote([parses for parses, _ in read], [run.config.task for run in runs], weights)
+    return Found(_records(voted, how, file, options), sentences)
 
 
-def _parsers(run: Run, options: Options) -> tuple[Any, Any, dict[str, Any]]:
-    """What parses sentences, what parses lines, and how. Raises: ArgumentError: an option that runs of this task do not read."""
+def _split(places: tuple[str, ...]) -> tuple[list[str], str]:
+    """The runs, and the text: the last name of several, unless it is a folder. Raises: DataError: a run that is none."""
+    *folders, last = places
+    if not folders or Path(last).is_dir():
+        return [*places], "-"
+    return folders, last
+
+
+def _parses(run: Run, text: Iterator[Any], split: bool, options: Options) -> tuple[Iterator[Any], dict[str, Any]]:
+    """The parses of one run, of sentences where the text is split into words, else of lines; and how they are read."""
     from gatedrnn.studies import parsing
 
     how: dict[str, Any] = {"mapping": options.mapping or run.config.data.mapping}
     if run.config.task == GrammarInduction.name:
-        check_gates_are_read(options)
-        return parsing.parse_by_grammar, parsing.parse_lines_by_grammar, how
+        parse = parsing.parse_by_grammar if split else parsing.parse_lines_by_grammar
+        return parse(run.model, run.vocabulary, text, **how), how
     layer = parsing.default_layer(run.model) if options.layer is None else parsing.layer_named(options.layer)
     how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm, **how}
-    return parsing.parse_sentences, parsing.parse_lines, how
+    parse = parsing.parse_sentences if split else parsing.parse_lines
+    return parse(run.model, run.vocabulary, text, **how), how
 
 
-def _records(parses: Iterator[Any], how: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
+def _records(parses: Iterator[Any], how: dict[str, Any], file: str, options: Options) -> Iterator[dict[str, Any]]:
     """Records; trees are drawn."""
     found = False
     for number, parsed in enumerate(parses, 1):
@@ -83,7 +105,7 @@ def _records(parses: Iterator[Any], how: dict[str, Any], options: Options) -> It
         if options.svg and parsed.words:
             _draw(Path(options.svg) / f"{number:05d}.svg", parsed)
     if not found:
-        raise nothing(options.file)
+        raise nothing(file)
 
 
 def show(found: Found, options: Options) -> None:

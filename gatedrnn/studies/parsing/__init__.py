@@ -16,31 +16,32 @@ from gatedrnn.studies.parsing.grammars import GrammarParse, grammar_trees, parse
 from gatedrnn.studies.parsing.lines import align_lines, parse_lines, surprisal_records
 from gatedrnn.studies.parsing.parse import Parse, parse_sentences
 from gatedrnn.studies.parsing.voters import (
-    agreed_trees,
+    Ballot,
     agreements,
-    family_weights,
     induced_trees,
     layers_by_gold,
     read_gold,
 )
+from gatedrnn.studies.parsing.votes import PRIOR, Vote, vote, voter_weights
 
 __all__ = [
     "BASELINE_NAMES",
     "GATES",
     "MEAN",
+    "PRIOR",
+    "Ballot",
     "GrammarParse",
     "Layer",
     "Parse",
     "ParsingResult",
     "Reading",
-    "agreed_trees",
+    "Vote",
     "agreements",
     "align_lines",
     "by_length",
     "cells_with_master_gates",
     "default_layer",
     "evaluate_parsing",
-    "family_weights",
     "grammar_trees",
     "has_distances",
     "induced_trees",
@@ -53,4 +54,6 @@ __all__ = [
     "read_gold",
     "read_sentences",
     "surprisal_records",
+    "vote",
+    "voter_weights",
 ]

@@ -32,7 +32,7 @@ class Parse:
     @cached_property
     def spans(self) -> set[Span]:
         """Spans of width ≥ 2."""
-        return distances_to_spans(self.distances, self.algorithm)
+        return distances_to_spans(self.distances, self.algorithm) if self.words else set()
 
     @property
     def brackets(self) -> str:

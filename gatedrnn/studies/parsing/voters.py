@@ -1,11 +1,14 @@
 """Trees of a treebank's sentences by every layer of a run: the voters of a consensus, and a layer chosen among them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.parsing.distances import MEAN, Layer, Reading, read_sentences
+from gatedrnn.studies.parsing.votes import PRIOR, voter_weights
 from gatedrnn.trees import ALGORITHMS, Gold, Span, agreement, consensus, distances_to_spans, score
+from gatedrnn.trees.baselines import right
 from gatedrnn.trees.consensus import LONGEST
 
 Trees = dict[str, list[set[Span]]]
@@ -39,27 +42,60 @@ def induced_trees(readings: Sequence[Reading], layer: Layer) -> Trees:
     return {a: [distances_to_spans(found, a) if found else set() for found in each] for a in ALGORITHMS}
 
 
-def agreed_trees(voters: Sequence[Trees], gold: Sequence[Gold], weights: Sequence[float] | None = None) -> Trees:
-    """The consensus of the voters' trees; the first one's where a sentence is too long for it.
+@dataclass(frozen=True)
+class Ballot:
+    """Trees of the same gold sentences by several voters, which vote for each sentence's tree.
 
-    Args: weights: as in `consensus`.
+    Args:
+        voters: trees of each, at least one.
+        families: of each voter.
+        gold: the sentences; of their trees only the words are looked at.
+        told: weights of families, as in `voter_weights`; that of `PRIOR` adds a right-branching tree.
+
+    Raises: ArgumentError: as `voter_weights`.
     """
 
-    def one(algorithm: str, k: int) -> set[Span]:
-        trees, n = [voter[algorithm][k] for voter in voters], len(gold[k])
-        return consensus(trees, n, weights) if 0 < n <= LONGEST else trees[0]
+    voters: Sequence[Trees]
+    families: Sequence[str]
+    gold: Sequence[Gold]
+    told: Mapping[str, float] = field(default_factory=dict)
 
-    return {algorithm: [one(algorithm, k) for k in range(len(gold))] for algorithm in ALGORITHMS}
+    def __post_init__(self) -> None:
+        voter_weights(self._all_families, self.told)
 
+    @property
+    def weights(self) -> list[float] | None:
+        """Of each voter; None for 1 each."""
+        found = voter_weights(self._all_families, self.told)
+        return found and found[: len(self.voters)]
 
-def family_weights(families: Sequence[str]) -> list[float] | None:
-    """What the vote of each voter counts so that every family counts the same; None where there is one family.
+    @property
+    def by_family(self) -> dict[str, float]:
+        """The weight of each family; nothing for one family."""
+        each = dict.fromkeys(self._all_families, 1.0)
+        return {**each, **self.told} if len(each) > 1 else {}
 
-    Args: families: of each voter.
-    """
-    if len(set(families)) < 2:
-        return None
-    return [1 / families.count(family) for family in families]
+    def trees(self, algorithm: str) -> list[set[Span]]:
+        """The consensus; the only voter's trees, and the first voter's where a sentence is too long for a consensus."""
+        weights = voter_weights(self._all_families, self.told)
+        each = [voter[algorithm] for voter in self.voters]
+        if PRIOR in self.told:
+            each.append([right(len(tree)) for tree in self.gold])
+        if len(each) == 1:
+            return each[0]
+        votes = zip(self.gold, zip(*each, strict=True), strict=True)
+        return [consensus(trees, len(of), weights) if 0 < len(of) <= LONGEST else trees[0] for of, trees in votes]
+
+    def without(self, k: int) -> "Ballot":
+        """The vote of the others; a family that has no voter left has no weight."""
+        others = [j for j in range(len(self.voters)) if j != k]
+        families = [self.families[j] for j in others]
+        told = {family: weight for family, weight in self.told.items() if family in (*families, PRIOR)}
+        return Ballot([self.voters[j] for j in others], families, self.gold, told)
+
+    @property
+    def _all_families(self) -> list[str]:
+        return [*self.families, *([PRIOR] if PRIOR in self.told else [])]
 
 
 def agreements(voters: Sequence[Sequence[set[Span]]], gold: Sequence[Gold]) -> list[list[float]]:
