@@ -29,12 +29,15 @@ class Window:
         inputs_TB, targets_TB: int64 [T, B]; padded targets are PAD_TARGET.
         count: the other targets' number.
         lengths_B: steps that count in each column, at least 1; None for all.
+        heights_TB: a value for each input token (of words of a tree, the height of the split before them), 0 for `<eos>` and
+            padding; None for none.
     """
 
     inputs_TB: np.ndarray
     targets_TB: np.ndarray
     count: int
     lengths_B: np.ndarray | None = None
+    heights_TB: np.ndarray | None = None
 
     @property
     def steps(self) -> int:
@@ -47,7 +50,9 @@ class Window:
         low, high = index * size // parts, (index + 1) * size // parts
         targets_TB = self.targets_TB[:, low:high]
         lengths_B = None if self.lengths_B is None else self.lengths_B[low:high]
-        return Window(self.inputs_TB[:, low:high], targets_TB, int((targets_TB != PAD_TARGET).sum()), lengths_B)
+        heights_TB = None if self.heights_TB is None else self.heights_TB[:, low:high]
+        count = int((targets_TB != PAD_TARGET).sum())
+        return Window(self.inputs_TB[:, low:high], targets_TB, count, lengths_B, heights_TB)
 
 
 class StreamBatches:
@@ -117,10 +122,13 @@ class SentenceBatches:
         batch_size: B; the last batch may be smaller.
         eos: the id of `<eos>`.
         seed, epoch: what the order depends on.
+        heights: of each token [N], as a window has them; None for none.
     """
 
-    def __init__(self, tokens: np.ndarray, batch_size: int, eos: int, seed: int, epoch: int) -> None:
-        self._tokens, self._eos = tokens, eos
+    def __init__(
+        self, tokens: np.ndarray, batch_size: int, eos: int, seed: int, epoch: int, heights: np.ndarray | None = None
+    ) -> None:
+        self._tokens, self._eos, self._heights = tokens, eos, heights
         self._ends = np.flatnonzero(tokens == eos) + 1
         if not len(self._ends) or self._ends[-1] != len(tokens):
             self._ends = np.append(self._ends, len(tokens))
@@ -143,7 +151,16 @@ class SentenceBatches:
         for b, (start, length) in enumerate(zip(starts, lengths, strict=True)):
             targets[:length, b] = self._tokens[start : start + length]
             inputs[1:length, b] = targets[: length - 1, b]
-        return Window(inputs, targets, int(lengths.sum()), lengths)
+        return Window(inputs, targets, int(lengths.sum()), lengths, self._heights_of(starts, lengths))
+
+    def _heights_of(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray | None:
+        """Heights [T, B] of the inputs of these sentences: a sentence's word t is its input t + 1."""
+        if self._heights is None:
+            return None
+        heights = np.zeros((int(lengths.max()), len(starts)), self._heights.dtype)
+        for b, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            heights[1:length, b] = self._heights[start : start + length - 1]
+        return heights
 
 
 def window_lengths(
