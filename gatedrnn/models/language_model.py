@@ -101,8 +101,9 @@ class LanguageModel(PretrainedModel):
         *,
         targets: Tensor | None = None,
         lengths: Tensor | list[int] | None = None,
-        return_gates: bool = False,
+        return_gates: bool | Collection[str] = False,
         divisor: float | None = None,
+        adversarial_softmax: float = 0.0,
     ) -> LanguageModelOutput:
         """Compute the scores of every next token, or the loss of the targets.
 
@@ -111,10 +112,12 @@ class LanguageModel(PretrainedModel):
             states: states of an earlier output, None for zeros.
             targets: ids [T, B] to be predicted, −100 where nothing is; with them the output has `loss`, without them `logits`.
             lengths: number of valid tokens in each column [B], None for all.
-            return_gates: also return the trace of every layer.
+            return_gates: also return the trace of every layer, of all gates or of the named ones.
             divisor: what the sum of the losses is divided by; None for the number of targets.
+            adversarial_softmax: α of AdvSoft (Wang, Gong & Liu 2019), for training: in the loss, the logit of each target is
+                lowered by α times the lengths of its row of the decoder and of `dropped`; 0 for the plain cross-entropy.
 
-        Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), or states that do not fit.
+        Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), states that do not fit, or a negative α.
         """
         tokens = self._ids("tokens", tokens)
         if targets is not None:
@@ -124,12 +127,13 @@ class LanguageModel(PretrainedModel):
                 got = f"{list(targets.shape)} on {targets.device}"
                 raise ArgumentError("LanguageModel.targets", rule, got, "Give one target per token")
         every = len(self.layers)
-        hidden, finals, traces = self._hidden(tokens, states, lengths, every, range(every) if return_gates else ())
+        traced = range(every) if return_gates else ()
+        hidden, finals, traces = self._hidden(tokens, states, lengths, every, traced, return_gates)
         dropped, gates = self.output_dropout(hidden), traces if return_gates else None
         if targets is None:
             return LanguageModelOutput(self.decoder(dropped), None, finals, gates, hidden, dropped)
-        weight, bias = self.decoder.weight, self.decoder.bias
-        loss = chunked_cross_entropy(dropped.flatten(0, 1), weight, bias, targets.flatten(), divisor)
+        scored = dropped.flatten(0, 1), self.decoder.weight, self.decoder.bias, targets.flatten()
+        loss = chunked_cross_entropy(*scored, divisor, adversarial_softmax)
         return LanguageModelOutput(None, loss, finals, gates, hidden, dropped)
 
     def advance(self, tokens: Tensor, states: States | None = None) -> tuple[Tensor, States]:

@@ -11,8 +11,9 @@ SCHEDULES = ("plateau", "cosine", "one_cycle", "constant")
 UNITS = ("stream", "sentence")
 WINDOWS = (
     "unit", "sequence_length", "random_lengths", "partial_shuffle", "reset_probability", "activation_penalty", "temporal_penalty",
+    "adversarial_softmax",
 )  # fmt: skip
-"""Keys of windows of a stream, and of penalties on what its layers give."""
+"""Keys of windows of a stream, of penalties on what its layers give, and of its softmax."""
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -46,6 +47,8 @@ class TrainingConfig:
         gradient_clip: largest gradient norm, 0 for no clipping.
         activation_penalty: α of AR: factor of the penalty on the squared output of the last layer, after dropout.
         temporal_penalty: β of TAR: factor of the penalty on the squared change of the last layer's output.
+        adversarial_softmax: α of AdvSoft: in the training loss, each target's output embedding w is moved against the decoder's
+            input by α times the length of w; 0 to switch it off.
         average_interval: averaging of weights starts after the first epoch that is no better than the best one before the last so
             many (NT-ASGD, with sgd); null for never.
         average_epoch: averaging of weights starts at the end of this epoch at the latest; null for never.
@@ -86,6 +89,7 @@ class TrainingConfig:
     gradient_clip: float = 1.0
     activation_penalty: float = 0.0
     temporal_penalty: float = 0.0
+    adversarial_softmax: float = 0.0
     average_interval: int | None = None
     average_epoch: int | None = None
     average_decay: float | None = None
@@ -111,7 +115,9 @@ class TrainingConfig:
             positive_number("training.final_temperature", self.final_temperature)
         if self.final_noise_probability is not None:
             probability("training.final_noise_probability", self.final_noise_probability)
-        for name in ("weight_decay", "gradient_clip", "plateau_threshold", "activation_penalty", "temporal_penalty"):
+        for name in (
+            "weight_decay", "gradient_clip", "plateau_threshold", "activation_penalty", "temporal_penalty", "adversarial_softmax",
+        ):  # fmt: skip
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 rule = "must be a finite number of at least 0"

@@ -75,11 +75,13 @@ class LanguageModelling(OfCorpus):
         divisor: float,
         device: torch.device,
     ) -> Loss:
-        """Cross-entropy of the next token, AR and TAR beside it."""
+        """Cross-entropy of the next token, or AdvSoft's, with AR and TAR beside it."""
         inputs_TB, targets_TB = on(device, batch.inputs_TB), on(device, batch.targets_TB)
         lengths_B = None if batch.lengths_B is None else on(device, batch.lengths_B)
         states = _reset(carried, training.reset_probability) if training.unit == "stream" else None
-        output = model(inputs_TB, states, targets=targets_TB, lengths=lengths_B, divisor=divisor)
+        adversarial = training.adversarial_softmax
+        given: dict[str, Any] = {"lengths": lengths_B, "divisor": divisor, "adversarial_softmax": adversarial}
+        output = model(inputs_TB, states, targets=targets_TB, **given)
         return Loss(output.loss, penalties(training, output, lengths_B), output.states)
 
     def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
