@@ -35,7 +35,7 @@ _WIDEST = 200  # words of a sentence that is drawn
 class Options(arguments.Options):
     """Which runs and text, and how their trees are read."""
 
-    places: tuple[str, ...] = place(
+    runs: tuple[str, ...] = place(
         "RUN",
         "folder of a trained run; several vote. A last name that is no folder is the text: one sentence per line, "
         "or CoNLL-U (FILE.conllu) [-, standard input]",
@@ -55,7 +55,7 @@ def run(options: Options) -> Found:
     Besides, sentences of CoNLL-U where FILE holds them.
     """
     check_conllu(options)
-    folders, file = _split(options.places)
+    folders, file = _split(options.runs)
     weights = read_weights(options.weight)
     runs = load_runs(folders, (LanguageModelling.name, GrammarInduction.name))
     if all(run.config.task == GrammarInduction.name for run in runs):
@@ -74,11 +74,11 @@ def run(options: Options) -> Found:
     return Found(_records(voted, how, file, options), sentences)
 
 
-def _split(places: tuple[str, ...]) -> tuple[list[str], str]:
+def _split(names: tuple[str, ...]) -> tuple[list[str], str]:
     """The runs, and the text: the last name of several, unless it is a folder. Raises: DataError: a run that is none."""
-    *folders, last = places
+    *folders, last = names
     if not folders or Path(last).is_dir():
-        return [*places], "-"
+        return [*names], "-"
     return folders, last
 
 
