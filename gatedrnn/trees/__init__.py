@@ -5,13 +5,14 @@ from gatedrnn.trees.consensus import best_tree, consensus
 from gatedrnn.trees.distances import ALGORITHMS, distances_to_spans, spans_to_heights
 from gatedrnn.trees.gold import KEEP_RULES, Gold, gold_tree, keep_word
 from gatedrnn.trees.scores import PROTOCOLS, Score, agreement, bootstrap, depth, label_recall, score, sentence_f1
-from gatedrnn.trees.spans import Span, brackets, spans_to_tree
+from gatedrnn.trees.spans import Bracketed, Span, brackets, spans_to_tree
 
 __all__ = [
     "ALGORITHMS",
     "BASELINES",
     "KEEP_RULES",
     "PROTOCOLS",
+    "Bracketed",
     "Gold",
     "Score",
     "Span",

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from nltk.tree import Tree
 
@@ -10,6 +11,29 @@ from gatedrnn.core.errors import ArgumentError
 Span = tuple[int, int]
 
 _ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
+
+
+@dataclass(frozen=True)
+class Bracketed:
+    """A sentence and its tree.
+
+    Args:
+        words: as written.
+        spans: of width ≥ 2; none where there is no word.
+    """
+
+    words: Sequence[str]
+    spans: set[Span]
+
+    @property
+    def brackets(self) -> str:
+        """`(X (X the cat) sleeps)`; nothing for no word."""
+        return brackets(self.spans, self.words) if self.words else ""
+
+    @property
+    def tree(self) -> Tree:
+        """As `nltk.Tree`, which draws itself with svgling in a notebook."""
+        return spans_to_tree(self.spans, self.words)
 
 
 def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> str:

@@ -13,7 +13,7 @@ MIDDLE = {(0, 4), (0, 2), (2, 4)}
 
 
 def parse(spans, words=WORDS):
-    return GrammarParse(words, spans)
+    return GrammarParse(words, spans, None)
 
 
 def trees(*each):
@@ -68,7 +68,7 @@ def test_voters_must_read_the_same_words_and_as_many_sentences():
         list(vote([[parse(left(4))], []], ["g", "g"]))
     with pytest.raises(ArgumentError, match="at least one voter"):
         vote([], [])
-    assert next(vote([[Parse(WORDS, [0.1, 0.2, 0.9, 0.3], "unbiased")]], ["l"])).spans == MIDDLE
+    assert next(vote([[Parse(WORDS, MIDDLE, [0.1, 0.2, 0.9, 0.3])]], ["l"])).spans == MIDDLE
 
 
 def test_a_ballot_is_the_consensus_and_says_what_the_others_do():

@@ -1,14 +1,12 @@
 """Trees of plain sentences by a grammar: of each sentence the tree whose spans are the most probable."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import islice, tee
 from typing import Any
 
 import numpy as np
 import torch
-from nltk.tree import Tree
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError
@@ -17,34 +15,21 @@ from gatedrnn.data.ragged import Ragged
 from gatedrnn.data.sentences import SHORTEST, by_room
 from gatedrnn.models.grammar import CELLS, LONGEST, Grammar
 from gatedrnn.models.surprisal import evaluating
-from gatedrnn.trees import ALGORITHMS, Gold, Span, best_tree, brackets, spans_to_tree
+from gatedrnn.trees import ALGORITHMS, Bracketed, Gold, Span, best_tree
 
 _SORTED_SENTENCES = 2048
 
 
 @dataclass(frozen=True)
-class GrammarParse:
+class GrammarParse(Bracketed):
     """One sentence's tree.
 
     Args:
-        words: as written.
-        spans: of width ≥ 2.
+        words, spans: as in `Bracketed`.
         log_likelihood_nats: log P of the words; None for fewer than two, which the grammar has no tree for.
     """
 
-    words: Sequence[str]
-    spans: set[Span] = field(default_factory=set)
-    log_likelihood_nats: float | None = None
-
-    @property
-    def brackets(self) -> str:
-        """`(X (X the cat) sleeps)`; nothing for no word."""
-        return brackets(self.spans, self.words) if self.words else ""
-
-    @cached_property
-    def tree(self) -> Tree:
-        """As `nltk.Tree`, which draws itself with svgling in a notebook."""
-        return spans_to_tree(self.spans, self.words)
+    log_likelihood_nats: float | None
 
     def record(self) -> dict[str, Any]:
         """As `parse --json` prints it."""

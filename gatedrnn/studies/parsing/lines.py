@@ -19,8 +19,7 @@ def parse_lines(model: LanguageModel, vocabulary: Vocabulary, lines: Iterable[st
     """
     sentences, again = tee(vocabulary.tokens(line) for line in lines)
     parses = parse_sentences(model, vocabulary, filter(None, again), **how)
-    algorithm = how.get("algorithm", "unbiased")
-    return (next(parses) if words else Parse([], [], algorithm) for words in sentences)
+    return (next(parses) if words else Parse([], set(), []) for words in sentences)
 
 
 def align_lines(

@@ -2,47 +2,26 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import tee
 from typing import Any
-
-from nltk.tree import Tree
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.data import EOS, MAPPINGS, Vocabulary
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.parsing.distances import Layer, default_layer, read_sentences
-from gatedrnn.trees import ALGORITHMS, Span, brackets, distances_to_spans, spans_to_tree
+from gatedrnn.trees import ALGORITHMS, Bracketed, distances_to_spans
 
 
 @dataclass(frozen=True)
-class Parse:
+class Parse(Bracketed):
     """One sentence's induced tree.
 
     Args:
-        words: as written.
+        words, spans: as in `Bracketed`.
         distances: of each word; high where a large constituent closed before it.
-        algorithm: that made the tree.
     """
 
-    words: Sequence[str]
     distances: list[float]
-    algorithm: str
-
-    @cached_property
-    def spans(self) -> set[Span]:
-        """Spans of width ≥ 2."""
-        return distances_to_spans(self.distances, self.algorithm) if self.words else set()
-
-    @property
-    def brackets(self) -> str:
-        """`(X (X the cat) sleeps)`; nothing for no word."""
-        return brackets(self.spans, self.words) if self.words else ""
-
-    @property
-    def tree(self) -> Tree:
-        """As `nltk.Tree`, which draws itself with svgling in a notebook."""
-        return spans_to_tree(self.spans, self.words)
 
     def record(self) -> dict[str, Any]:
         """As `parse --json` prints it."""
@@ -75,6 +54,5 @@ def parse_sentences(
     words, again = tee(sentences)
     ids = (vocabulary.encode_foreign(sentence, mapping) for sentence in again)
     readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate)
-    return (
-        Parse(list(one), reading.distances[chosen], algorithm) for one, reading in zip(words, readings, strict=True)
-    )
+    each = ((list(one), reading.distances[chosen]) for one, reading in zip(words, readings, strict=True))
+    return (Parse(one, distances_to_spans(distances, algorithm), distances) for one, distances in each)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.parsing.distances import MEAN, Layer, Reading, read_sentences
-from gatedrnn.studies.parsing.votes import PRIOR, voter_weights
-from gatedrnn.trees import ALGORITHMS, Gold, Span, agreement, consensus, distances_to_spans, score
+from gatedrnn.studies.parsing.votes import PRIOR, agreed, voter_weights
+from gatedrnn.trees import ALGORITHMS, Gold, Span, agreement, distances_to_spans, score
 from gatedrnn.trees.baselines import right
-from gatedrnn.trees.consensus import LONGEST
 
 Trees = dict[str, list[set[Span]]]
 """Spans of every sentence by algorithm; none where the sentence has no word."""
@@ -84,7 +83,7 @@ class Ballot:
         if len(each) == 1:
             return each[0]
         votes = zip(self.gold, zip(*each, strict=True), strict=True)
-        return [consensus(trees, len(of), weights) if 0 < len(of) <= LONGEST else trees[0] for of, trees in votes]
+        return [agreed(trees, len(of), weights) for of, trees in votes]
 
     def without(self, k: int) -> "Ballot":
         """The vote of the others; a family that has no voter left has no weight."""

@@ -2,33 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import isfinite
-from typing import Any, Protocol
-
-from nltk.tree import Tree
+from typing import Any
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.trees import Span, brackets, consensus, spans_to_tree
+from gatedrnn.trees import Bracketed, Span, brackets, consensus
 from gatedrnn.trees.baselines import right
 from gatedrnn.trees.consensus import LONGEST
 
 PRIOR = "right"
 """The family whose only voter is the right-branching tree of each sentence: a prior, learned from nothing."""
-
-
-class Parsed(Protocol):
-    """A voter's tree of one sentence."""
-
-    @property
-    def words(self) -> Sequence[str]:
-        """As written."""
-        ...
-
-    @property
-    def spans(self) -> set[Span]:
-        """Of width ≥ 2."""
-        ...
 
 
 def voter_weights(families: Sequence[str], told: Mapping[str, float] | None = None) -> list[float] | None:
@@ -55,38 +38,15 @@ def voter_weights(families: Sequence[str], told: Mapping[str, float] | None = No
 
 
 @dataclass(frozen=True)
-class Vote:
+class Vote(Bracketed):
     """One sentence's tree by a vote.
 
     Args:
-        words: as written.
+        words, spans: as in `Bracketed`.
         voters: spans of each voter's tree; a prior has none.
-        weights: what each counts, the prior's last if there is one; None for 1 each.
-        prior: whether the right-branching tree votes too.
     """
 
-    words: Sequence[str]
-    voters: Sequence[set[Span]]
-    weights: Sequence[float] | None = None
-    prior: bool = False
-
-    @cached_property
-    def spans(self) -> set[Span]:
-        """Spans of width ≥ 2; the first voter's where the sentence is too long for a consensus."""
-        n = len(self.words)
-        if not 0 < n <= LONGEST:
-            return self.voters[0]
-        return consensus([*self.voters, *([right(n)] if self.prior else [])], n, self.weights)
-
-    @property
-    def brackets(self) -> str:
-        """`(X (X the cat) sleeps)`; nothing for no word."""
-        return brackets(self.spans, self.words) if self.words else ""
-
-    @cached_property
-    def tree(self) -> Tree:
-        """As `nltk.Tree`, which draws itself with svgling in a notebook."""
-        return spans_to_tree(self.spans, self.words)
+    voters: list[set[Span]]
 
     def record(self) -> dict[str, Any]:
         """As `parse --json` prints it."""
@@ -95,7 +55,7 @@ class Vote:
 
 
 def vote(
-    voters: Sequence[Iterable[Parsed]], families: Sequence[str], weights: Mapping[str, float] | None = None
+    voters: Sequence[Iterable[Bracketed]], families: Sequence[str], weights: Mapping[str, float] | None = None
 ) -> Iterator[Vote]:
     """Trees by a vote, in order, in constant memory for any number of sentences.
 
@@ -114,13 +74,18 @@ def vote(
     return _votes(voters, counted, prior)
 
 
-def _votes(voters: Sequence[Iterable[Parsed]], weights: Sequence[float] | None, prior: bool) -> Iterator[Vote]:
+def _votes(voters: Sequence[Iterable[Bracketed]], weights: Sequence[float] | None, prior: bool) -> Iterator[Vote]:
     for number, each in enumerate(zip(*voters, strict=True), 1):
-        words = each[0].words
+        words, spans = each[0].words, [parsed.spans for parsed in each]
         other = next((parsed.words for parsed in each if list(parsed.words) != list(words)), None)
         if other is not None:
             got = f"in sentence {number}, {' '.join(words)!r} and {' '.join(other)!r}"
             raise ArgumentError(
                 "vote", "needs voters that read the same words", got, "Set data.tokenize alike in all runs"
             )
-        yield Vote(words, [parsed.spans for parsed in each], weights, prior)
+        yield Vote(words, agreed([*spans, *([right(len(words))] if prior else [])], len(words), weights), spans)
+
+
+def agreed(trees: Sequence[set[Span]], n: int, weights: Sequence[float] | None) -> set[Span]:
+    """The consensus of trees over n words; the first one where there is no word, or too many for a consensus."""
+    return consensus(trees, n, weights) if 0 < n <= LONGEST else trees[0]
