@@ -16,6 +16,7 @@ from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import TOKENIZER_FILE
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, holds_trained, save_config
 from gatedrnn.tasks import TASKS, LanguageModelling, Task
+from gatedrnn.tasks.teacher import TEACHER_FILE
 from gatedrnn.training.config import RunConfig, read_run_config
 
 MAY_CHANGE = (
@@ -121,7 +122,7 @@ def write_begun(folder: Path, config: RunConfig, task: Task) -> None:
 
 def accept_run(folder: Path) -> list[str]:
     """Take a run's files for right as they are now; the names of those that had changed. Raises: DataError: as `write_json`."""
-    return accept(folder, LISTED)
+    return accept(folder, (*LISTED, TEACHER_FILE))
 
 
 def continued(folder: Path, config: RunConfig, given: Collection[str] | None = None) -> RunConfig:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 COMMANDS = {
     "demo": "train on the built-in grammar and draw its trees: report.html, results.json",
     "train": "train a language model on the texts of --data DIR or on the built-in grammar; or another --task",
+    "distil": "train one language model that also learns the trees of a vote of runs",
     "sweep": "find the settings that train best: short runs of all, then longer runs of the better half",
     "evaluate": "score a run on a text: perplexity, BLEU, or accuracy by number of operators",
     "translate": "translate a text, line by line",

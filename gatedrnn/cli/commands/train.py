@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,8 +62,16 @@ def add_sections(parser: ArgumentParser, arguments: list[str]) -> None:
     shown.metavar, shown.help = "DIR", "folder with train.txt and so on; the same as --data.folder DIR"
 
 
-def run(options: Options) -> Found:
-    """Where the run is, why it stopped, and its scores. Raises: KeyboardInterrupt, with what goes on: before there are any."""
+Teach = Callable[[Any, RunConfig, Path, Console], Any]
+"""A task, the configuration, the run's folder, and where progress is shown → the task as it is trained."""
+
+
+def run(options: Options, teach: Teach | None = None) -> Found:
+    """Where the run is, why it stopped, and its scores.
+
+    Args: teach: adds to the task, before anything is written; None to train it as it is.
+    Raises: KeyboardInterrupt, with what goes on: before there are any.
+    """
     sections = {name: dict(getattr(options, name)) for name in ("data", "model", "training")}
     for name in {"gates", "options"} & sections["model"].keys():  # the parser filled in what was not given
         asked, given = sections["model"][name] or {}, [f"{key}." for key in options.given]
@@ -87,7 +95,7 @@ def run(options: Options) -> Found:
         raise DataError(str(out), "must hold a run to continue", "no config.yaml", "Check --out")
     existed = out.exists()
     try:
-        return _train(config, out, options)
+        return _train(config, out, options, teach)
     except BaseException as error:  # whatever stops it: no half-written run stays
         begun = (out / WEIGHTS_FILE).exists()
         if not existed and not begun and _rank() == 0:
@@ -110,7 +118,7 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _train(config: Any, out: Path, options: Options) -> Found:
+def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Found:
     from gatedrnn.training.loop import train as run_training
     from gatedrnn.training.progress import TrainingDisplay
 
@@ -122,6 +130,8 @@ def _train(config: Any, out: Path, options: Options) -> Found:
     with console.status("reading the text"):
         task = TASKS[config.task].open(config.data, data or out / "text", out if begun else None)
         task.cache(out / TOKENS_FOLDER)
+    if teach is not None:
+        task = teach(task, config, out, console)
     doing = f"{'continuing' if begun else 'training'} {_kind(config)} {'in' if begun else 'into'} {out}"
     for line in (task.describe(), doing):
         console.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,211 @@
+"""`gatedrnn distil`: a language model that learns the trees of a vote of runs beside its text."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import tee
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jsonargparse import ArgumentParser  # pyright: ignore[reportPrivateImportUsage]
+from rich.console import Console
+from rich.progress import Progress
+
+from gatedrnn.cli.arguments import Found, place, required, settings
+from gatedrnn.cli.commands import train
+from gatedrnn.core.checksums import checksum
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.data import EOS, Corpus
+from gatedrnn.data.sentences import SHORTEST
+from gatedrnn.data.text import read_batches
+from gatedrnn.models.saving import WEIGHTS_FILE
+from gatedrnn.tasks import GrammarInduction, LanguageModelling
+from gatedrnn.tasks.teacher import LONGEST, TEACHER_FILE, DistilConfig, Teacher
+from gatedrnn.training.run import Run, load_runs, read_metrics
+from gatedrnn.trees import spans_to_heights
+
+SPLITS = {"train": "training", "valid": "validation"}
+"""What has trees, and its name."""
+
+_LOG_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Options(train.Options):
+    """Which runs teach, and what is trained where."""
+
+    runs: tuple[str, ...] = place("RUN", "folder of a run of language_modelling or grammar; several vote")
+    out: str = required("folder for the student, or of the student to continue", "STUDENT")
+    how: DistilConfig = settings(
+        DistilConfig, {"distil.weight": "weight", "distil.layer": "layer", "distil.margin": "margin"}
+    )
+
+
+def prepare(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """As for `train`; keys of `distil` too are given."""
+    again, more = train.prepare(arguments)
+    own = {argument.partition("=")[0][2:] for argument in arguments if argument.startswith("--distil.")}
+    return again, more | {"given": more["given"] | own}
+
+
+def add_sections(parser: ArgumentParser, arguments: list[str]) -> None:
+    """As for `train`; it is trained sentence by sentence."""
+    train.add_sections(parser, arguments)
+    parser.set_defaults({"training.unit": "sentence"})
+
+
+def run(options: Options) -> Found:
+    """As `train`, with what the teacher is, and how the student's trees meet its trees. Raises: as there."""
+    from gatedrnn.studies.parsing import cells_with_master_gates, has_distances
+
+    if options.task != LanguageModelling.name:
+        advice = "Leave --task out, or give another --config"
+        raise ArgumentError("distil --task", f"must be {LanguageModelling.name}", options.task, advice)
+    runs = load_runs(options.runs, (LanguageModelling.name, GrammarInduction.name))
+    for each in runs:
+        each.vocabulary.require_words(f"distil {each.folder}")
+        if not _is_grammar(each) and not has_distances(each.model):
+            able = ", ".join(cells_with_master_gates())
+            rule, got = f"needs a cell with master gates ({able}), or a grammar", f"cell {each.model.config.cell!r}"
+            raise ArgumentError(f"distil {each.folder}", rule, got, "Give another run")
+    found = train.run(options, partial(_taught, runs, options))
+    metrics = [line for line in read_metrics(Path(options.out)) if line["best"]]
+    best = {name: metrics[-1][name] for name in ("valid_tree_loss", "valid_tree_f1")} if metrics else {}
+    return Found(found.record | best | {"teacher": {"runs": _told(runs), **_known(options)}}, found.more)
+
+
+def show(found: Found, options: Options) -> None:
+    """As `train`, and the F1 of the student's trees."""
+    train.show(found, options)
+    if "valid_tree_f1" in found.record:
+        print(f"trees of the validation text: F1 {found.record['valid_tree_f1']:.2f} against the teacher's trees")
+
+
+def _taught(runs: list[Run], options: Options, task: Any, config: Any, out: Path, console: Console) -> Any:
+    """The task with its teacher: that of the run, which must be of the same runs, or a new one, which is kept in the run."""
+    how = _how(config, task, options)
+    known = task.teacher or (Teacher.load(out) if options.resume else None)
+    if known is None and (out / WEIGHTS_FILE).exists():
+        raise DataError(str(out), "must be a student to continue", f"a run without {TEACHER_FILE}", "Check --out")
+    if known is not None:
+        known.check_text(task.corpus, str(out))
+        _check_same(known, runs, options)
+        return LanguageModelling(task.corpus, known)
+    heights = {split: _heights(runs, task.corpus, split, console) for split in SPLITS}
+    teacher = Teacher.of(task.corpus, heights, _told(runs), how)
+    if os.environ.get("RANK", "0") == "0":
+        teacher.save(out)
+    return LanguageModelling(task.corpus, teacher)
+
+
+def _how(config: Any, task: Any, options: Options) -> DistilConfig:
+    """The settings, with the layer. Raises: ArgumentError: the student that is configured cannot learn trees."""
+    from gatedrnn.studies.parsing import cells_with_master_gates
+
+    task.corpus.vocabulary.require_words("distil")
+    if config.training.unit != "sentence":
+        advice = "Leave training.unit out, or set it to sentence"
+        raise ArgumentError("training.unit", "must be sentence for distil", config.training.unit, advice)
+    able = cells_with_master_gates()
+    if config.model.cell not in able:
+        rule = f"must have master gates for distil: {', '.join(able)}"
+        raise ArgumentError("model.cell", rule, config.model.cell, f"Try --model.cell {able[0]}")
+    layers = len(config.model.hidden_sizes)
+    layer = options.how.layer or min(2, layers)  # the one that `parse` reads
+    if layer > layers:
+        raise ArgumentError("distil.layer", f"must lie in 1…{layers}", layer, "Choose a layer of the student")
+    return replace(options.how, layer=layer)
+
+
+def _check_same(known: Teacher, runs: list[Run], options: Options) -> None:
+    """Raises ArgumentError if a run is continued with another teacher, or in another way."""
+    of_run, given = ({each["sha256"]: each["run"] for each in told} for told in (known.runs, _told(runs)))
+    if of_run.keys() != given.keys():
+        got = f"{' '.join(given.values())}, and {' '.join(of_run.values())} before"
+        advice = "Name the same runs, or start another student"
+        raise ArgumentError("distil --resume", "must name the runs that the student began with", got, advice)
+    for name, value in asdict(options.how).items():
+        own = getattr(known.how, name)
+        if f"distil.{name}" in options.given and value != own:
+            got, advice = f"{value}, and {own} in the run", "Leave it out, or start another student"
+            raise ArgumentError(f"distil.{name}", "must be as in the run", got, advice)
+
+
+def _known(options: Options) -> dict[str, Any]:
+    """How the student learns, as its run says."""
+    teacher = Teacher.load(Path(options.out))
+    return {} if teacher is None else asdict(teacher.how)
+
+
+def _told(runs: list[Run]) -> list[dict[str, Any]]:
+    """What a teacher's file says of its runs: each family has the same weight."""
+    from gatedrnn.studies.parsing import voter_weights
+
+    weights = voter_weights([run.config.task for run in runs]) or [1.0] * len(runs)
+    return [
+        {
+            "run": str(run.folder.absolute()),
+            "task": run.config.task,
+            "weight": weight,
+            "sha256": checksum(run.folder / WEIGHTS_FILE)["sha256"],
+        }
+        for run, weight in zip(runs, weights, strict=True)
+    ]
+
+
+def _heights(runs: list[Run], corpus: Corpus, split: str, console: Console) -> np.ndarray:
+    """Heights of the vote's trees [tokens] of a split, int16; 0 in sentences of one word, or of more than `LONGEST`."""
+    from gatedrnn.studies.parsing import vote
+
+    tokens = corpus[split]
+    ends = np.flatnonzero(tokens == corpus.vocabulary.ids[EOS])
+    if len(ends) != corpus.lines[split]:
+        advice = "Remove it, or give each sentence a line"
+        raise DataError(str(corpus.files[split]), f"must not hold the word {EOS} for distil", "some", advice)
+    sizes = np.diff(ends, prepend=-1) - 1
+    heights, kept = np.zeros(len(tokens), np.int16), np.flatnonzero((sizes >= SHORTEST) & (sizes <= LONGEST))
+    texts = tee((words for words in _sentences(corpus, split) if SHORTEST <= len(words) <= LONGEST), len(runs))
+    parses = [_parses(run, text) for run, text in zip(runs, texts, strict=True)]
+    votes = vote(parses, [run.config.task for run in runs])
+    for k, voted in zip(kept, _shown(votes, len(kept), split, console), strict=True):
+        heights[ends[k] - sizes[k] : ends[k]] = spans_to_heights(voted.spans, int(sizes[k]))
+    by = f"{len(runs)} runs" if len(runs) > 1 else "1 run"
+    told = f"teacher: trees of {len(kept):,} of {len(sizes):,} {SPLITS[split]} sentences by {by}"
+    console.print(told, highlight=False, soft_wrap=True)
+    return heights
+
+
+def _sentences(corpus: Corpus, split: str) -> Iterator[list[str]]:
+    for lines in read_batches(corpus.files[split]):
+        yield from map(corpus.vocabulary.tokens, lines)
+
+
+def _parses(run: Run, sentences: Iterator[list[str]]) -> Iterator[Any]:
+    """A voter's trees, as `parse` gives them."""
+    from gatedrnn.studies.parsing import parse_by_grammar, parse_sentences
+
+    parse: Any = parse_by_grammar if _is_grammar(run) else parse_sentences
+    return parse(run.model, run.vocabulary, sentences, mapping=run.config.data.mapping)
+
+
+def _is_grammar(run: Run) -> bool:
+    return run.config.task == GrammarInduction.name
+
+
+def _shown(votes: Iterator[Any], total: int, split: str, console: Console) -> Iterator[Any]:
+    """The same, with a bar on a terminal, else a line a minute on standard error."""
+    name = f"parsing the {SPLITS[split]} text"
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task, told = bar.add_task(name, total=total), time.monotonic()
+        for done, voted in enumerate(votes, 1):
+            yield voted
+            bar.advance(task)
+            if not console.is_terminal and not console.quiet and time.monotonic() - told > _LOG_SECONDS:
+                told = time.monotonic()
+                with suppress(OSError):
+                    print(f"{name}  {100 * done / total:3.0f} %", file=sys.stderr)
