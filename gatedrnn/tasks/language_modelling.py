@@ -22,12 +22,16 @@ from gatedrnn.tasks.of_corpus import OfCorpus
 from gatedrnn.tasks.penalties import penalties
 from gatedrnn.tasks.perplexity import best_temperature, evaluate
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
+from gatedrnn.tasks.teacher import GATE, Teacher
 from gatedrnn.tasks.text import on
 
 
 @final
 class LanguageModelling(OfCorpus):
-    """The task; see `Task`. Args: corpus: with splits train and valid."""
+    """The task; see `Task`.
+
+    Args: corpus: with splits train and valid; teacher: of trees of its sentences, which are learned too; None for none.
+    """
 
     name: ClassVar[str] = "language_modelling"
     data: ClassVar[type] = DataConfig
@@ -41,12 +45,33 @@ class LanguageModelling(OfCorpus):
     training: ClassVar[TrainingConfig] = TrainingConfig()
     ignores: ClassVar[tuple[str, ...]] = ()
 
+    def __init__(self, corpus: Corpus, teacher: Teacher | None = None) -> None:
+        super().__init__(corpus)
+        self.teacher = teacher
+
     @classmethod
     def open(cls, data: DataConfig, folder: Path | str, run: Path | None = None) -> "LanguageModelling":
-        """Read a folder's text, with the vocabulary of a run that has begun. Raises: DataError, ArgumentError: as `Corpus`."""
+        """Read a folder's text, with the vocabulary and the teacher of a run that has begun.
+
+        Raises: DataError, ArgumentError: as `Corpus`; the teacher is of another text. CheckpointError: the teacher is damaged.
+        """
         known = None if run is None else Vocabulary.load(run / VOCABULARY_FILE)
         reading = {key: value for key, value in asdict(data).items() if key not in ("folder", "mapping", "words")}
-        return cls(Corpus(find_splits(folder), known, **reading))
+        corpus, teacher = Corpus(find_splits(folder), known, **reading), None if run is None else Teacher.load(run)
+        if teacher is not None:
+            teacher.check_text(corpus, str(run))
+        return cls(corpus, teacher)
+
+    def checksum(self) -> int:
+        """Of the training text's tokens, and of what a teacher says of them."""
+        found = super().checksum()
+        return found if self.teacher is None else self.teacher.checksum(found)
+
+    def write(self, folder: Path) -> None:
+        """The vocabulary, and the teacher."""
+        super().write(folder)
+        if self.teacher is not None:
+            self.teacher.save(folder)
 
     def describe(self) -> str:
         """Tokens by split, and the vocabulary's size."""
@@ -60,7 +85,8 @@ class LanguageModelling(OfCorpus):
         """Windows of the stream, or sentences."""
         tokens = self.corpus["train"]
         if training.unit == "sentence":
-            return SentenceBatches(tokens, training.batch_size, self._eos, training.seed, epoch)
+            heights = None if self.teacher is None else self.teacher.heights["train"]
+            return SentenceBatches(tokens, training.batch_size, self._eos, training.seed, epoch, heights)
         draw = (training.seed, epoch) if training.random_lengths else None
         lengths = window_lengths(len(tokens), training.batch_size, training.sequence_length, draw)
         rotation = (training.seed, epoch) if training.partial_shuffle else None
@@ -79,16 +105,23 @@ class LanguageModelling(OfCorpus):
         inputs_TB, targets_TB = on(device, batch.inputs_TB), on(device, batch.targets_TB)
         lengths_B = None if batch.lengths_B is None else on(device, batch.lengths_B)
         states = _reset(carried, training.reset_probability) if training.unit == "stream" else None
-        adversarial = training.adversarial_softmax
+        adversarial, gates = training.adversarial_softmax, False if self.teacher is None else (GATE,)
         given: dict[str, Any] = {"lengths": lengths_B, "divisor": divisor, "adversarial_softmax": adversarial}
-        output = model(inputs_TB, states, targets=targets_TB, **given)
-        return Loss(output.loss, penalties(training, output, lengths_B), output.states)
+        output = model(inputs_TB, states, targets=targets_TB, return_gates=gates, **given)
+        penalty = penalties(training, output, lengths_B)
+        if self.teacher is not None:
+            penalty = penalty + self.teacher.loss(output, batch, device)
+        return Loss(output.loss, penalty, output.states)
 
     def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
-        """Perplexity, the state carried."""
+        """Perplexity, the state carried; with a teacher also how its trees are met, and the loss of both."""
         tokens, size = self.corpus[split], training.evaluation_batch_size
         found = evaluate(model, tokens, self.corpus.vocabulary, batch_size=size)
-        return Score(found.loss_nats, {"loss_nats": found.loss_nats, "perplexity": found.perplexity})
+        shown = {"loss_nats": found.loss_nats, "perplexity": found.perplexity}
+        if self.teacher is None or split not in self.teacher.heights:
+            return Score(found.loss_nats, shown)
+        trees = self.teacher.score(model, tokens, self._eos, split)
+        return Score(found.loss_nats + self.teacher.how.weight * trees["tree_loss"], shown | trees)
 
     @staticmethod
     def text(held: Vocabulary, data: DataConfig, folder: Path | str, split: str = "test", path: Any = None) -> Corpus:
