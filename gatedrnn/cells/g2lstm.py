@@ -9,5 +9,6 @@ CELL = Cell(
     "G²-LSTM",
     lstm.make_spec,
     lstm.step,
+    {"input_cap": False},
     gates=Gates(temperature=0.9, noise_probability=0.2, names=("input_gate", "forget_gate")),
 )

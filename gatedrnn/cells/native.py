@@ -10,7 +10,8 @@ def native(step: Step, spec: Spec) -> str | None:
 
     def like(own: Spec) -> bool:
         theirs = tuple((gate.name, gate.rows, gate.squash, gate.hard) for gate in own.gates)
-        return (gates, spec.states, spec.recurrent_gates) == (theirs, own.states, own.recurrent_gates)
+        known = theirs, own.states, own.recurrent_gates, own.constants
+        return (gates, spec.states, spec.recurrent_gates, spec.constants) == known
 
     H = spec.hidden_size
     if step is lstm.step:

@@ -59,7 +59,11 @@ class RNN(RecurrentBase):
 
 @final
 class LSTM(RecurrentBase):
-    """LSTM, c = f∘c' + i∘g, h = o∘tanh(c); replaces torch.nn.LSTM. Arguments, shapes and errors: `RecurrentBase`."""
+    """LSTM, c = f∘c' + i∘g, h = o∘tanh(c); replaces torch.nn.LSTM.
+
+    Args: input_cap: whether the input gate is at most 1 − f, i = min(σ(·), 1 − f) (Melis, Dyer & Blunsom 2018); gates that are
+        returned are the capped ones. False, the default, is torch's equation. The rest, shapes and errors: `RecurrentBase`.
+    """
 
     cell = CELLS["lstm"]
 
@@ -68,11 +72,13 @@ class LSTM(RecurrentBase):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
         proj_size: int = 0, device: Device = None, dtype: torch.dtype | None = None, *,
+        input_cap: bool = False,
         gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto",
     ) -> None:  # fmt: skip
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
             gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+            input_cap=input_cap,
         )  # fmt: skip
 
 
@@ -266,6 +272,7 @@ class G2LSTM(RecurrentBase):
         noise_probability: p, the share of gates perturbed at each step of training, 0.2 by default.
         gates: a complete `Gates` instead, including the fields left at their defaults. An argument that is also given must
             have the same value.
+        input_cap: as for `LSTM`.
         The rest, shapes and errors: `RecurrentBase`.
     """
 
@@ -276,7 +283,7 @@ class G2LSTM(RecurrentBase):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
         device: Device = None, dtype: torch.dtype | None = None, *,
-        temperature: float | None = None, noise_probability: float | None = None,
+        temperature: float | None = None, noise_probability: float | None = None, input_cap: bool = False,
         gates: Gates | None = None, weight_dropout: float = 0.0, backend: str = "auto", proj_size: int = 0,
     ) -> None:  # fmt: skip
         asked = {"temperature": temperature, "noise_probability": noise_probability}
@@ -292,6 +299,7 @@ class G2LSTM(RecurrentBase):
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
             gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size,
+            input_cap=input_cap,
         )  # fmt: skip
 
     @classmethod

@@ -24,6 +24,12 @@ def lstm(rows, h, c, extra):
     return sigmoid(o()) * np.tanh(c), c
 
 
+def lstm_capped(rows, h, c, extra):
+    i, f, g, o = (rows(k * H, (k + 1) * H)() for k in range(4))
+    c = sigmoid(f) * c + np.minimum(sigmoid(i), 1 - sigmoid(f)) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
 def peephole(rows, h, c, extra):
     P = extra["weight_ch"]
     peep = (lambda c, k: c * P[k * H : (k + 1) * H]) if P.ndim == 1 else (lambda c, k: c @ P[k * H : (k + 1) * H].T)
@@ -101,7 +107,9 @@ EQUATIONS = [
     ("rnn", {"nonlinearity": "relu"}, H, lambda rows, h, c, extra: (np.maximum(rows(0, H)(), 0),)),
     ("rnn", {"nonlinearity": "sigmoid"}, H, lambda rows, h, c, extra: (sigmoid(rows(0, H)()),)),
     ("lstm", {}, 4 * H, lstm),
+    ("lstm", {"input_cap": True}, 4 * H, lstm_capped),
     ("g2lstm", {}, 4 * H, lstm),
+    ("g2lstm", {"input_cap": True}, 4 * H, lstm_capped),
     ("peephole", {}, 4 * H, peephole),
     ("peephole", {"peephole": "full"}, 4 * H, peephole),
     ("coupled", {}, 3 * H, coupled),

@@ -275,7 +275,7 @@ def test_weights_that_are_not_finite(tmp_path, value):
         ({"options": {"split_points": True}}, r"^model\.options\.split_points: must be a word; got True"),
         ({"options": {"split_points": "any"}}, r"split_points: must be one of paper, free; got 'any'"),
         ({"options": [2]}, r"^model\.options: must be a mapping of keys to values; got \[2\]"),
-        ({"cell": "lstm", "options": {"depth": 2}}, r"^model\.options\.depth: unknown key\. lstm has no options"),
+        ({"cell": "mgu", "options": {"depth": 2}}, r"^model\.options\.depth: unknown key\. mgu has no options"),
         (
             {"chunk_size": 3},
             r"^model\.chunk_size: must equal model\.options\.chunk_size where both are given; got 3 and 2",

@@ -37,7 +37,9 @@ def test_options_are_whole_and_by_default_as_the_cell_advises():
     assert LanguageModelConfig().options == {"chunk_size": 10, "split_points": "paper"}
     assert LanguageModelConfig(options={"split_points": "free"}).options == {"chunk_size": 10, "split_points": "free"}
     assert LanguageModelConfig(cell="gru").options == {"reset_after": True}
-    assert LanguageModelConfig(cell="lstm", options={"chunk_size": 10, "reset_after": True}).options == {}
+    assert LanguageModelConfig(cell="lstm", options={"chunk_size": 10, "reset_after": True}).options == {
+        "input_cap": False
+    }
     assert hash(config()) == hash(config()) and copy.deepcopy(config()) == config()
 
 

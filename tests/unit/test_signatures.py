@@ -50,8 +50,8 @@ UNKNOWN = {
         "chunk_size",
         "split_points",
     ),
-    "shared": (lambda: LSTM(10, 20, num_layer=2), "LSTM.num_layer", "LSTM; got 2", "num_layers"),
-    "required": (lambda: LSTM(10, hiden_size=20), "LSTM.hiden_size", "LSTM; got 20", "hidden_size"),
+    "shared": (lambda: LSTM(10, 20, num_layer=2), "LSTM.num_layer", "LSTM; got 2", "num_layers", "input_cap"),
+    "required": (lambda: LSTM(10, hiden_size=20), "LSTM.hiden_size", "LSTM; got 20", "hidden_size", "input_cap"),
     "own": (lambda: RNN(10, 20, nonlinearty="relu"), "RNN.nonlinearty", "vanilla RNN; got 'relu'", "nonlinearity"),
     "g2": (
         lambda: G2LSTM(10, 20, temprature=1),
@@ -59,8 +59,16 @@ UNKNOWN = {
         "G²-LSTM; got 1",
         "temperature",
         "noise_probability",
+        "input_cap",
     ),
-    "by name": (lambda: Recurrent("lstm", 10, 20, peephole=5), "Recurrent.peephole", "LSTM; got 5", None, "cell"),
+    "by name": (
+        lambda: Recurrent("lstm", 10, 20, peephole=5),
+        "Recurrent.peephole",
+        "LSTM; got 5",
+        None,
+        "cell",
+        "input_cap",
+    ),
     "of the cell": (lambda: Recurrent("gru", 10, 20, reset=5), "Recurrent.reset", "GRU; got 5", "reset_after", "cell"),
 }
 
@@ -112,6 +120,7 @@ CHECKED = {
     "ONLSTM(8, 16, chunk_size='x')": "chunk_size",
     "ONLSTM(8, 16, chunksize=4)": "chunksize",
     "GRU(8, 16, reset_after='x')": "reset_after",
+    "LSTM(8, 16, input_cap='x')": "input_cap",
     "G2LSTM(8, 16, temprature=0.5)": "temprature",
     "LSTM(8)": "hidden_size",
 }
