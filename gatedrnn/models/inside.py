@@ -128,7 +128,7 @@ class _Inside(torch.autograd.Function):
             both = torch.cat([out_l.width(width), out_r.width(width)], -1)
             columns = _children(width, count)
             outer = both @ tables[:, columns]
-            if ctx.needs_input_grad[1]:  # of the rules
+            if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:  # of left or right children
                 d_tables[:, columns] += both.flatten(0, 1).t() @ inner[width].flatten(0, 1)
             if width > 1:
                 ended = (lengths == width).nonzero()[:, 0]

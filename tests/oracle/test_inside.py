@@ -105,6 +105,19 @@ def test_every_gradient_is_right():
     torch.autograd.gradcheck(lambda *given: inside(*given[:4], lengths, given[4]), (*rules, scores))
 
 
+@pytest.mark.parametrize("fixed", range(5))
+def test_a_gradient_is_the_same_whichever_others_are_wanted(fixed):
+    lengths = torch.tensor([5, 3])
+    given = drawn(7, 2, 5)
+    every = torch.autograd.grad(
+        inside(*(rules := [each.clone().requires_grad_() for each in given])[:4], lengths, rules[4]).sum(), rules
+    )
+    for names in ([n for n in range(5) if n != fixed], [fixed]):
+        some = [each.clone().requires_grad_(n in names) for n, each in enumerate(given)]
+        found = torch.autograd.grad(inside(*some[:4], lengths, some[4]).sum(), [some[n] for n in names])
+        assert all(torch.equal(one, every[n]) for one, n in zip(found, names, strict=True))
+
+
 def test_a_longer_batch_changes_no_sentence():
     lengths = torch.tensor([3, 7, 5])
     words, left, right, root, _ = drawn(9, 3, 7)
