@@ -15,6 +15,7 @@ from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.models.finite import finite
 from gatedrnn.models.inside import inside
+from gatedrnn.models.loss import whole_numbers
 from gatedrnn.models.saving import PretrainedModel
 
 LONGEST = 300
@@ -137,21 +138,23 @@ class Grammar(PretrainedModel):
         """
         tokens_TB, lengths_B = self._checked(tokens_TB, lengths_B)
         (steps, batch), weight = tokens_TB.shape, self.symbols
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             scores = torch.zeros(batch, steps, steps, dtype=weight.dtype, device=weight.device, requires_grad=True)
             with torch.no_grad():
                 rules = self.rules()
-            found_B = inside(F.embedding(tokens_TB.t(), rules[3]), *rules[:3], lengths_B, scores)
+            found_B = inside(F.embedding(tokens_TB.t(), rules[3]), *rules[:3], lengths_B.clone(), scores)
             (probability_BTT,) = torch.autograd.grad(found_B.sum(), scores)
         return finite("spans", probability_BTT), finite("log-probability", found_B.detach())
 
     def _checked(self, tokens_TB: Tensor, lengths_B: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         """Both as int64 on the model's device. Raises: ArgumentError: see `forward`."""
-        device = self.symbols.device
-        lengths_B = torch.as_tensor(lengths_B, dtype=torch.int64, device=device)
-        if tokens_TB.dim() != 2 or lengths_B.shape != tokens_TB.shape[1:] or tokens_TB.is_floating_point():
-            got = f"{tokens_TB.dtype} {list(tokens_TB.shape)} and {list(lengths_B.shape)}"
-            raise ArgumentError("Grammar", "needs integer ids [T, B] and lengths [B]", got, "Give a length a sentence")
+        device, advice = self.symbols.device, "Give one length per sentence"
+        tokens_TB = whole_numbers("Grammar.tokens", tokens_TB, "[T, B]", "Time comes first")
+        given = torch.as_tensor(lengths_B) if len(lengths_B) else torch.zeros(0, dtype=torch.int64)
+        lengths_B = whole_numbers("Grammar.lengths", given, "[B]", advice).to(device)
+        if lengths_B.shape != tokens_TB.shape[1:]:
+            got = f"{list(lengths_B.shape)} for ids {list(tokens_TB.shape)}"
+            raise ArgumentError("Grammar.lengths", "must be one per column of the ids [T, B]", got, advice)
         if len(lengths_B) and not 2 <= int(lengths_B.min()) <= int(lengths_B.max()) <= len(tokens_TB):
             got = f"{int(lengths_B.min())} to {int(lengths_B.max())}"
             rule = f"must be between 2 and the {len(tokens_TB)} words of a column"
@@ -160,7 +163,7 @@ class Grammar(PretrainedModel):
         if tokens_TB.numel() and not 0 <= int(tokens_TB.min()) <= int(tokens_TB.max()) <= most:
             got = f"{int(tokens_TB.min())} to {int(tokens_TB.max())}"
             raise ArgumentError("Grammar.tokens", f"ids must lie in 0…{most}", got, "Is it another vocabulary's?")
-        return tokens_TB.to(device, torch.int64), lengths_B
+        return tokens_TB.to(device), lengths_B
 
 
 torch.serialization.add_safe_globals([GrammarConfig])  # a checkpoint's hyperparameters, under weights_only=True

@@ -119,7 +119,7 @@ def test_a_sentence_that_is_too_long_is_named():
     [
         ([1, 3], [3, 2], "must be between 2 and the 3 words of a column; got 1 to 3"),
         ([2, 4], [3, 2], "must be between 2 and the 3 words of a column; got 2 to 4"),
-        ([2], [3, 2], r"needs integer ids \[T, B\] and lengths \[B\]; got torch.int64 \[3, 2\] and \[1\]"),
+        ([2], [3, 2], r"must be one per column of the ids \[T, B\]; got \[1\] for ids \[3, 2\]"),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(lengths, ids, error):
@@ -132,7 +132,7 @@ def test_any_integers_and_a_list_of_lengths_are_read():
     expected = model(ids, torch.tensor([3, 2]))
     assert torch.equal(model(ids.to(torch.uint8), [3, 2]), expected)
     assert torch.equal(model(ids.int(), torch.tensor([3, 2], dtype=torch.int32)), expected)
-    with pytest.raises(ArgumentError, match=r"needs integer ids \[T, B\] and lengths \[B\]; got torch.float32"):
+    with pytest.raises(ArgumentError, match=r"must be integers \[T, B\]; got torch.float32 \[3, 2\]"):
         model(ids.float(), [3, 2])
 
 
