@@ -31,6 +31,8 @@ class Window:
         lengths_B: steps that count in each column, at least 1; None for all.
         heights_TB: a value for each input token (of words of a tree, the height of the split before them), 0 for `<eos>` and
             padding; None for none.
+        constituents: number of constituents of three words or more (heights above 1), which a loss is the mean over; in a part
+            of a batch, the batch's number over that of parts.
     """
 
     inputs_TB: np.ndarray
@@ -38,6 +40,7 @@ class Window:
     count: int
     lengths_B: np.ndarray | None = None
     heights_TB: np.ndarray | None = None
+    constituents: float = 0.0
 
     @property
     def steps(self) -> int:
@@ -52,7 +55,8 @@ class Window:
         lengths_B = None if self.lengths_B is None else self.lengths_B[low:high]
         heights_TB = None if self.heights_TB is None else self.heights_TB[:, low:high]
         count = int((targets_TB != PAD_TARGET).sum())
-        return Window(self.inputs_TB[:, low:high], targets_TB, count, lengths_B, heights_TB)
+        constituents = self.constituents / parts
+        return Window(self.inputs_TB[:, low:high], targets_TB, count, lengths_B, heights_TB, constituents)
 
 
 class StreamBatches:
@@ -151,7 +155,9 @@ class SentenceBatches:
         for b, (start, length) in enumerate(zip(starts, lengths, strict=True)):
             targets[:length, b] = self._tokens[start : start + length]
             inputs[1:length, b] = targets[: length - 1, b]
-        return Window(inputs, targets, int(lengths.sum()), lengths, self._heights_of(starts, lengths))
+        heights = self._heights_of(starts, lengths)
+        constituents = 0.0 if heights is None else float((heights > 1).sum())
+        return Window(inputs, targets, int(lengths.sum()), lengths, heights, constituents)
 
     def _heights_of(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray | None:
         """Heights [T, B] of the inputs of these sentences: a sentence's word t is its input t + 1."""

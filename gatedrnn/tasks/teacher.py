@@ -133,7 +133,7 @@ class Teacher:
         """The weighted tree loss of a batch, of whose layers the gate `GATE` was asked for."""
         gate_TBN = (output.gates or [])[self._layer - 1][GATE]
         distances_TB = syntactic_distance(gate_TBN.to(torch.promote_types(gate_TBN.dtype, torch.float32)))
-        return self.how.weight * tree_loss(distances_TB, _heights(batch, device), self.how.margin)
+        return self.how.weight * tree_loss(distances_TB, _heights(batch, device), self.how.margin, batch.constituents)
 
     @torch.no_grad()
     def score(self, model: Any, tokens: np.ndarray, eos: int, split: str) -> dict[str, float]:
@@ -145,7 +145,7 @@ class Teacher:
             SentenceBatches(tokens, _BATCH, eos, 0, 0, self.heights[split]),
             next(model.parameters()).device,
         )
-        total, count = 0.0, 0
+        total = count = 0.0
         trees: list[tuple[set[Span], set[Span], int]] = []
         with evaluating(model):
             for index in range(len(batches)):
@@ -153,9 +153,8 @@ class Teacher:
                 inputs_TB, heights_TB = on(device, batch.inputs_TB), _heights(batch, device)
                 trace = model.trace(inputs_TB, on(device, np.asarray(batch.lengths_B)), [self._layer], (GATE,))[0]
                 distances_TB = syntactic_distance(trace[GATE])
-                constituents = int((heights_TB > 1).sum())  # of three words or more
-                total += constituents * float(tree_loss(distances_TB, heights_TB, self.how.margin))
-                count += constituents
+                total += float(tree_loss(distances_TB, heights_TB, self.how.margin, 1))
+                count += batch.constituents
                 trees += _trees(distances_TB, heights_TB, batch)
         f1 = agreement(*(list(each) for each in zip(*trees, strict=True))) if trees else 100.0
         return {"tree_loss": total / max(count, 1), "tree_f1": f1}

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def tree_loss(distances_TB: Tensor, heights_TB: Tensor, margin: float) -> Tensor:
+def tree_loss(distances_TB: Tensor, heights_TB: Tensor, margin: float, divisor: float | None = None) -> Tensor:
     """By how much the distances of sentences fail to split every constituent where its tree does.
 
     Top-down, a constituent is split before its word with the largest distance. The hinge loss of a constituent asks that the
@@ -18,6 +18,7 @@ def tree_loss(distances_TB: Tensor, heights_TB: Tensor, margin: float) -> Tensor
         heights_TB: height of the split before each word [T, B], as `spans_to_heights` gives it, of an integer type; 0 for the
             first word, and where there is no tree.
         margin: above 0.
+        divisor: what the sum over constituents is divided by; None for their number (of heights above 1).
 
     Returns: the mean over the constituents of the batch, a scalar; 0 where there are none.
     """
@@ -29,7 +30,7 @@ def tree_loss(distances_TB: Tensor, heights_TB: Tensor, margin: float) -> Tensor
     lacking_BSW = (margin - distances_BT[:, :, None] + distances_BT[:, None, :]).clamp_min(0) / margin
     words_BS = inside_BSW.sum(-1)
     each_BS = (lacking_BSW * inside_BSW).sum(-1) / words_BS.clamp_min(1)
-    return each_BS.sum() / (words_BS > 0).sum().clamp_min(1)
+    return each_BS.sum() / ((heights_TB > 1).sum().clamp_min(1) if divisor is None else max(divisor, 1e-9))
 
 
 def _inside(heights_BT: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A student learns a teacher's trees: heights of trees, the tree loss, its gradient through the gates, and the file of a teacher."""
+"""A student learns a teacher's trees: heights of trees, the tree loss, its gradient through the gates, a teacher's file."""
 
 import random
 from dataclasses import replace
@@ -113,6 +113,10 @@ def test_windows_have_the_heights_of_their_words():
         for b, length in enumerate(window.lengths_B):
             of = {4: [0, 0, 2, 1], 7: [0, 0], 2: [0, 0, 1]}[window.targets_TB[0, b]]
             assert window.heights_TB[:length, b].tolist() == of and not window.heights_TB[length:, b].any()
+        assert (
+            window.constituents == (window.heights_TB > 1).sum()
+            and window.part(1, 2).constituents == window.constituents / 2
+        )
         assert window.part(1, 2).heights_TB.tolist() == window.heights_TB[:, window.heights_TB.shape[1] // 2 :].tolist()
     assert SentenceBatches(tokens, 2, EOS, 1, 1)[0].heights_TB is None
 
