@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from gatedrnn import ArgumentError
 from gatedrnn.cli.main import main
 from gatedrnn.studies.sweep import Round, better_half, combinations, rounds
+from gatedrnn.studies.sweep.running import Job, run_jobs
+from gatedrnn.training.run import locked
 
 CONFIG = """
 model: {cell: lstm, embedding_size: 8, hidden_sizes: [8]}
@@ -78,6 +81,60 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(config, capsys):
     assert main(sweep(config, "training.seed=1,2")) == 1
     assert "must be a new folder" in capsys.readouterr().err
     assert [path.name for path in (config.parent / "out").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "over", "told"),
+    [
+        ("- a", "training.seed=1,2", "c.yaml: must hold keys and values; got ['a']. Change it"),
+        ("training: 3", "training.seed=1,2", "must hold keys and values in training; got 3."),
+        ("model: [1]", "model.cell=gru,lstm", "must hold keys and values in model; got [1]."),
+        ("training: {learning_rate: 0.1}", "training.learning_rate.a=1,2", "in training.learning_rate; got 0.1."),
+        ("training:", "training.minutes=1,2", "cannot change training.minutes: each round sets it from --minutes; got"),
+        ("data: {folder: text}", "data.folder=a,b", "cannot change data.folder: --data sets it; got data.folder."),
+    ],
+)
+def test_what_cannot_be_changed_is_one_line(text, over, told, config, capsys):
+    config.write_text(text)
+    assert main(sweep(config, over)) == 1
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1 and not (config.parent / "out").exists()
+
+
+def test_a_training_that_a_killed_sweep_left_is_no_failure(config, monkeypatch, capsys):
+    started = []
+
+    def leaving(jobs, processes, ended):
+        started.append([job.name for job in jobs])
+        raise KeyboardInterrupt  # before a trial has ended
+
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", leaving)
+    given, out = sweep(config, "training.seed=1,2"), config.parent / "out"
+    assert main(given) == 130
+    with locked(out / "round-1" / "trial-2"):
+        assert main(given) == 1
+    assert "round-1/trial-2: must not be in training already" in capsys.readouterr().err
+    assert json.loads((out / "sweep.json").read_text())["results"] == {}
+    assert main(given) == 130 and started == [["round-1/trial-1", "round-1/trial-2"]] * 2
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no terminals that hang up")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_the_end_of_the_terminal_is_an_interrupt_except_under_nohup(ignored, tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    ended = []
+
+    def hang_up(job, code):
+        ended.append(code)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    try:
+        with nullcontext() if ignored else pytest.raises(KeyboardInterrupt):
+            run_jobs([Job("one", ["--version"], tmp_path / "log")], 1, hang_up)
+        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ended == [0]
 
 
 def test_trainings_know_cells_of_one_s_own(config, monkeypatch, capsys):

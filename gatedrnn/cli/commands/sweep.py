@@ -12,7 +12,7 @@ from gatedrnn.cells.own import imported_files
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.core.checks import positive_int, positive_number
-from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.errors import ArgumentError, ConfigError, DataError
 from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
@@ -42,6 +42,7 @@ class Options(arguments.Options):
 def run(options: Options) -> Found:
     """Every trial of every round with its score, and the best. Raises: KeyboardInterrupt, with what resumes the sweep."""
     out, trials = Path(options.out), combinations(options.over)
+    _check_own_keys(options, trials)
     processes = positive_int("--processes", options.processes or cores())
     plan = rounds(len(trials), positive_number("--minutes", options.minutes), processes)
     configs = {trial.number: _config(options, trial) for trial in trials}
@@ -101,10 +102,15 @@ class _Sweep:
             self.run_round(k, len(plan), each, left, processes)
 
     def run_round(self, number: int, of: int, plan: Round, chosen: list[int], processes: int) -> None:
-        """Train the chosen trials that have no result yet, resuming those that have begun."""
+        """Train the chosen trials that have no result yet, resuming those that have begun. Raises: DataError: one is live."""
         folder = self.out / f"round-{number}"
         folder.mkdir(exist_ok=True)
-        jobs = [self._job(folder, n, plan) for n in chosen if f"round-{number}/trial-{n}" not in self.results]
+        left = [n for n in chosen if f"round-{number}/trial-{n}" not in self.results]
+        for run in (folder / f"trial-{n}" for n in left):
+            if (run / CHECKPOINT_FOLDER).exists():
+                with locked(run):  # raises if a sweep that was killed left a training that goes on
+                    pass
+        jobs = [self._job(folder, n, plan) for n in left]
         done = len(chosen) - len(jobs)
 
         def ended(job: Job, code: int) -> None:
@@ -166,16 +172,28 @@ class _Sweep:
 
 
 def _config(options: Options, trial: Trial) -> str:
-    """The trial's YAML. Raises: ArgumentError, ConfigError: the file, a key or a value is wrong."""
-    values = deepcopy(read_yaml(Path(options.config)) or {})
+    """The trial's YAML. Raises: ConfigError: the file is unreadable, or a key leads into what is no mapping."""
+    values = {"": deepcopy(read_yaml(Path(options.config)) or {})}
     for key, value in trial.settings.items():
         *path, last = key.split(".")
-        place = values
-        for part in path:
-            place[part] = place.get(part) or {}
+        place: Any = values
+        for k, part in enumerate(["", *path]):
+            place[part] = {} if place.get(part) is None else place[part]
             place = place[part]
+            if not isinstance(place, dict):
+                rule = f"must hold keys and values in {'.'.join(path[:k])}" if k else "must hold keys and values"
+                raise ConfigError(options.config, rule, repr(place), f"Change it, or leave --over {key} out")
         place[last] = value
-    return yaml_text(values)
+    return yaml_text(values[""])
+
+
+def _check_own_keys(options: Options, trials: list[Trial]) -> None:
+    """Raises ArgumentError: --over names a key that the sweep sets itself."""
+    keys = {"training.minutes": "each round sets it from --minutes"}
+    keys |= {"data.folder": "--data sets it"} if options.data is not None else {}
+    for key in trials[0].settings:
+        if key in keys:
+            raise ArgumentError("--over", f"cannot change {key}: {keys[key]}", key, "Leave one of them out")
 
 
 def _checked(configs: dict[int, str], folder: Path) -> str:

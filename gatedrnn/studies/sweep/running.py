@@ -26,7 +26,8 @@ class Job:
 def run_jobs(jobs: list[Job], processes: int, ended: Callable[[Job, int], None]) -> None:
     """Run `jobs` in order, `processes` at a time, each on its share of the cores.
 
-    An interrupt or a termination signal is passed on to those that run, which write their checkpoints, before it is raised here.
+    An interrupt, a termination signal or the end of the terminal is passed on to those that run, which write their checkpoints,
+    before it is raised here.
 
     Args: ended: called with each job that ends and its exit code.
     """
@@ -69,8 +70,12 @@ def _terminated_as_interrupted() -> Any:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which nohup ignores
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
