@@ -73,7 +73,8 @@ def run(options: Options) -> Found:
             able = ", ".join(cells_with_master_gates())
             rule, got = f"needs a cell with master gates ({able}), or a grammar", f"cell {each.model.config.cell!r}"
             raise ArgumentError(f"distil {each.folder}", rule, got, "Give another run")
-    found = train.run(options, partial(_taught, runs, options))
+    own = {key for key in options.given if not key.startswith("distil.")}
+    found = train.run(replace(options, given=frozenset(own)), partial(_taught, runs, options))
     metrics = [line for line in read_metrics(Path(options.out)) if line["best"]]
     best = {name: metrics[-1][name] for name in ("valid_tree_loss", "valid_tree_f1")} if metrics else {}
     return Found(found.record | best | {"teacher": {"runs": _told(runs), **_known(options)}}, found.more)
@@ -88,10 +89,10 @@ def show(found: Found, options: Options) -> None:
 
 def _taught(runs: list[Run], options: Options, task: Any, config: Any, out: Path, console: Console) -> Any:
     """The task with its teacher: that of the run, which must be of the same runs, or a new one, which is kept in the run."""
-    how = _how(config, task, options)
     known = task.teacher or (Teacher.load(out) if options.resume else None)
     if known is None and (out / WEIGHTS_FILE).exists():
         raise DataError(str(out), "must be a student to continue", f"a run without {TEACHER_FILE}", "Check --out")
+    how = _how(config, task, options)
     if known is not None:
         known.check_text(task.corpus, str(out))
         _check_same(known, runs, options)
