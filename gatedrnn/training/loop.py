@@ -252,14 +252,17 @@ class Loop:
         training, state, p = self.config.training, self.state, self.state.progress
         batch = whole.part(self.fabric.global_rank, self.fabric.world_size)
         main = training if p.stage == "main" else replace(training, schedule="constant", warmup_steps=0, peak_beta=None)
-        now = rate(main, p.base_rate, p.step, steps * training.epochs, whole.steps, self.spent)
+        total = (
+            p.step + steps * (training.epochs - p.epoch + 1) - p.batch
+        )  # if the epochs to come are as long as this one
+        now = rate(main, p.base_rate, p.step, total, whole.steps, self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now
             if training.peak_beta is not None:
-                group["betas"] = betas(main, p.step, steps * training.epochs, self.spent)
+                group["betas"] = betas(main, p.step, total, self.spent)
         if training.final_temperature is not None or training.final_noise_probability is not None:
             for layer, gates in self.gates:
-                layer.gates = gates_at(training, gates, p.step, steps * training.epochs, self.spent)
+                layer.gates = gates_at(training, gates, p.step, total, self.spent)
         divisor = whole.count / self.fabric.world_size
         self.optimizer.zero_grad()
         with projected(state.model, state.project):

@@ -1,5 +1,6 @@
 """Parts of training recipes for language models: schedules, shuffles, averages, resets, skip connections, temperature."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,10 @@ class TestOneCycle:
                 {"peak_beta": 0.7, "schedule": "one_cycle", "optimizer": "sgd"},
                 "needs schedule: one_cycle and optimizer",
             ),
+            (
+                {"warmup_steps": 9, "schedule": "one_cycle"},
+                "training.warmup_steps: must be 0 with schedule: one_cycle, which rises by itself; got 9",
+            ),
             ({"average_decay": 1.0}, r"training.average_decay: must lie in \[0, 1\)"),
             ({"reset_probability": 1.5}, "training.reset_probability"),
             ({"partial_shuffle": True, "unit": "sentence"}, "needs unit: stream"),
@@ -52,6 +57,24 @@ class TestOneCycle:
     def test_what_does_not_fit_is_refused(self, values, message):
         with pytest.raises(ArgumentError, match=message):
             TrainingConfig(**values)
+
+
+@pytest.mark.parametrize(("schedule", "last"), [("cosine", 0.0), ("one_cycle", 1e-6)])
+def test_a_schedule_ends_with_the_last_epoch_where_epochs_become_longer(schedule, last, tmp_path):
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / name).write_text("".join("a b " * n + "\n" for n in range(1, 9)) * 5)
+    config = f"""
+task: grammar
+data: {{longest: 16, first_longest: 3}}
+model: {{nonterminals: 2, preterminals: 2, state_size: 4}}
+training: {{epochs: 8, batch_size: 1, learning_rate: 0.001, schedule: {schedule}, device: cpu}}
+"""
+    (tmp_path / "c.yaml").write_text(config)
+    given = ["--config", str(tmp_path / "c.yaml"), "--data", str(tmp_path), "--out", str(tmp_path / "run")]
+    assert main(["train", *given]) == 0
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert np.ptp(np.diff([record["step"] for record in records])) > 0
+    assert records[-1]["learning_rate"] == pytest.approx(last, abs=1e-5)
 
 
 class TestPartialShuffle:
