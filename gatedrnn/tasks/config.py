@@ -35,7 +35,7 @@ class TrainingConfig:
         optimizer: adam, adamw or sgd.
         betas: for adam and adamw: decay rates of the running means of gradients and of squared gradients.
         learning_rate: learning rate after warm-up.
-        warmup_steps: steps over which the learning rate rises from 0.
+        warmup_steps: steps over which the learning rate rises from 0; not for one_cycle.
         schedule: plateau, cosine (to 0), one_cycle (up, constant, down) or constant; cosine and one_cycle run over all epochs, or
             over the minutes if these end first.
         peak_beta: for one_cycle: the first of `betas` at the highest learning rate; it changes together with the learning rate.
@@ -127,8 +127,8 @@ class TrainingConfig:
                 "training.plateau_factor", "must lie in (0, 1]", self.plateau_factor, "Give a number such as 0.5"
             )
         one_of("training.optimizer", self.optimizer, OPTIMIZERS)
-        self._check_betas()
         one_of("training.schedule", self.schedule, SCHEDULES)
+        self._check_cycle()
         one_of("training.unit", self.unit, UNITS)
         one_of("training.precision", self.precision, PRECISIONS)
         one_of("training.backend", self.backend, choices())
@@ -145,8 +145,11 @@ class TrainingConfig:
             advice = "Give a number such as 0.999"
             raise ArgumentError("training.average_decay", "must lie in [0, 1)", self.average_decay, advice)
 
-    def _check_betas(self) -> None:
-        """Raises ArgumentError: not two numbers in [0, 1), or a peak that cannot be used."""
+    def _check_cycle(self) -> None:
+        """Raises ArgumentError: betas are not two numbers in [0, 1), a peak cannot be used, or warm-up precedes one_cycle."""
+        if self.schedule == "one_cycle" and self.warmup_steps:
+            rule = "must be 0 with schedule: one_cycle, which rises by itself"
+            raise ArgumentError("training.warmup_steps", rule, self.warmup_steps, "Leave it out")
         betas = tuple(self.betas)
         object.__setattr__(self, "betas", betas)
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
