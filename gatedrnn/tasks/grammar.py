@@ -74,10 +74,13 @@ class GrammarInduction(OfCorpus):
     def __init__(self, corpus: Corpus, data: GrammarDataConfig) -> None:
         super().__init__(corpus)
         self.settings = data
-        for name, longest in (("train", min(data.longest, data.first_longest)), ("valid", LONGEST)):
+        train = min(data.longest, data.first_longest)
+        for name, longest in (("train", train), ("valid", LONGEST), ("test", LONGEST)):
             if name in corpus.files and not len(self._kept(name, longest)):
                 rule = f"must hold a sentence of {SHORTEST} to {longest} words"
-                raise DataError(str(corpus.files[name]), rule, "none", "Check the file, or raise data.first_longest")
+                raised = name == "train" and longest < data.longest
+                advice = "Check the file, or raise data.first_longest" if raised else "Check the file"
+                raise DataError(str(corpus.files[name]), rule, "none", advice)
 
     @classmethod
     def open(cls, data: GrammarDataConfig, folder: Path | str, run: Path | None = None) -> "GrammarInduction":

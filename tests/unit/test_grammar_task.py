@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -224,10 +225,18 @@ def test_longer_sentences_come_epoch_by_epoch(tmp_path):
     assert "sentences, of 2 to 8 words" in task.describe()
 
 
-def test_a_text_without_a_sentence_to_train_on_is_refused(tmp_path):
-    for name, text in (("train", "a\nb\n"), ("valid", "a b\n")):
-        (tmp_path / f"{name}.txt").write_text(text)
-    with pytest.raises(DataError, match=r"train\.txt: must hold a sentence of 2 to 30 words; got none"):
+@pytest.mark.parametrize(
+    ("split", "told"),
+    [
+        ("train", "2 to 30 words; got none. Check the file, or raise data.first_longest."),
+        ("valid", "2 to 300 words; got none. Check the file."),
+        ("test", "2 to 300 words; got none. Check the file."),
+    ],
+)
+def test_a_text_without_a_sentence_to_read_is_refused_before_training(split, told, tmp_path):
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text("a\nb\n" if name == split else "a b\n")
+    with pytest.raises(DataError, match=re.escape(f"{split}.txt: must hold a sentence of {told}") + "$"):
         GrammarInduction.open(GrammarDataConfig(), tmp_path)
 
 
