@@ -16,7 +16,7 @@ import gatedrnn
 from gatedrnn import CELLS, Gates, Recurrent
 from gatedrnn.cells import Cell
 from gatedrnn.core.config import to_dict
-from gatedrnn.data import CONSTRUCTIONS, DataConfig, grammar
+from gatedrnn.data import CONSTRUCTIONS, DEEPER, DataConfig, grammar
 from gatedrnn.data.config import PairDataConfig, ParallelDataConfig
 from gatedrnn.layers import RecurrentBase
 from gatedrnn.models import LanguageModelConfig, PairClassifierConfig, TranslationConfig
@@ -149,6 +149,7 @@ myst_substitutions = {
     "grammar_lexicon": lexicon_table(),
     "grammar_max_words": str(grammar.MAX_WORDS),
     "constructions": table(["construction", "pattern"], [[f"`{n}`", f"`{p}`"] for n, p in CONSTRUCTIONS.items()]),
+    "deeper": table(["construction", "pattern"], [[f"`{n}`", f"`{p}`"] for n, p in DEEPER.items()]),
 }
 
 

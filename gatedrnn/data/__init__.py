@@ -5,7 +5,7 @@ from gatedrnn.data.batching import Window, windows
 from gatedrnn.data.config import MAPPINGS, DataConfig
 from gatedrnn.data.conllu import ConlluSentence, is_conllu, read_conllu
 from gatedrnn.data.corpus import Corpus, find_splits
-from gatedrnn.data.grammar import CONSTRUCTIONS, Pair, agreement_pairs, sample_trees, write_corpus
+from gatedrnn.data.grammar import CONSTRUCTIONS, DEEPER, Pair, agreement_pairs, sample_trees, write_corpus
 from gatedrnn.data.pairs import MinimalPair, read_pairs
 from gatedrnn.data.suites import METRICS, Item, Suite, read_suite
 from gatedrnn.data.text import read_batches, read_lines, read_sentences
@@ -14,6 +14,7 @@ from gatedrnn.data.vocabulary import EOS, UNK, Vocabulary
 
 __all__ = [
     "CONSTRUCTIONS",
+    "DEEPER",
     "EOS",
     "MAPPINGS",
     "METRICS",

@@ -161,13 +161,25 @@ CONSTRUCTIONS = {
 }
 """Patterns of agreement pairs: `#` the subject's number, `~` the other number (the attractor), `@` any, `!` the verb tested."""
 
+DEEPER = {
+    "across_two_prepositional_phrases": "NB.# P NB.~ P NB.~ VI.#!",
+    "across_prepositional_phrase_and_object_relative_clause": "NB.# P NB.~ WHICH NB.~ VT.~ VI.#!",
+    "across_subject_and_object_relative_clause": "NB.# WHO VT.# NB.~ WHICH NB.~ VT.~ VI.#!",
+    "across_two_object_relative_clauses": "NB.# WHICH NB.~ WHICH NB.~ VT.~ VT.~ VI.#!",
+    "in_object_relative_clause_around_another": "NB.~ WHICH NB.# WHICH NB.~ VT.~ VT.#! VI.~",
+    "in_object_relative_clause_across_prepositional_phrase": "NB.~ WHICH NB.# P NB.~ VT.#! VI.~",
+}
+"""The same for sentences that nest one level deeper than the grammar ever does: no sentence of its text shows how."""
+
 
 def agreement_pairs(construction: str, count: int, seed: int) -> list[Pair]:
     """Draw `count` agreement pairs of a construction, half of them with a plural subject.
 
+    Args: construction: a name of `CONSTRUCTIONS` or of `DEEPER`.
     Raises: ArgumentError: unknown construction.
     """
-    one_of("agreement_pairs.construction", construction, CONSTRUCTIONS)
+    patterns = CONSTRUCTIONS | DEEPER
+    one_of("agreement_pairs.construction", construction, patterns)
     rng = stream(seed, "pairs", construction)
     pairs = []
     for k in range(count):
@@ -175,7 +187,7 @@ def agreement_pairs(construction: str, count: int, seed: int) -> list[Pair]:
         any_number = rng.choice(NUMBERS)
         good: list[str] = []
         bad: list[str] = []
-        for slot in CONSTRUCTIONS[construction].split():
+        for slot in patterns[construction].split():
             symbol = slot.rstrip("!").replace("#", number).replace("~", other).replace("@", any_number)
             words = _phrase(symbol, rng)
             good += words

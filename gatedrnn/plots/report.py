@@ -64,9 +64,28 @@ the best any binary tree can reach against these gold trees.</p>
     }
 <h2>Agreement at a distance</h2>
 <p>Share of sentence pairs in which the sentence whose verb agrees is the more probable one; the mark is chance.</p>
-{bars(((name.replace("_", " "), 100 * value, True) for name, value in results["agreement"].items()), chance=50)}
+{bars(((_said(name), 100 * value, True) for name, value in results["agreement"].items()), chance=50)}
+<h2>What is still wrong</h2>
+<p>The same for sentences that nest one level deeper than any sentence of the text does, and the first pair of each kind that the
+model judges wrongly.</p>
+{bars(((_said(name), 100 * one["accuracy"], True) for name, one in results["deeper"].items()), chance=50)}
+{_wrong(results["deeper"])}
 <h2>Ten test sentences</h2>
 <p>The first ten of the test text with at least six words.</p>
 {KEY.format(below="; under it the master forget gate that the tree is read from")}
 {"".join(map(sentence_card, sentences))}"""
     write_text(path, page("A grammar learned from plain text", body, about["command"]))
+
+
+def _said(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _wrong(deeper: dict[str, Any]) -> str:
+    """A table of the pairs that were judged wrongly."""
+    rows = [(_said(name), one["wrong"], False) for name, one in deeper.items() if one["wrong"]]
+    return (
+        table(("construction", "right", "the model prefers"), rows)
+        if rows
+        else "<p>Every pair is judged correctly.</p>"
+    )

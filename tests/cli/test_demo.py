@@ -8,7 +8,7 @@ import pytest
 
 from gatedrnn.cli.commands import demo
 from gatedrnn.cli.main import main
-from gatedrnn.data import CONSTRUCTIONS
+from gatedrnn.data import CONSTRUCTIONS, DEEPER
 from gatedrnn.export import runtime, web
 from gatedrnn.trees import PROTOCOLS
 
@@ -30,6 +30,10 @@ def test_demo_writes_what_it_promises(small, tmp_path: Path, capsys):
     assert json.loads(capsys.readouterr().out) == results
     assert set(results["perplexity"]) == {"valid", "test"}
     assert set(results["agreement"]) == set(CONSTRUCTIONS)
+    assert set(results["deeper"]) == set(DEEPER)
+    for one in results["deeper"].values():
+        assert 0 <= one["accuracy"] <= 1 and (one["wrong"] is None) == (one["accuracy"] == 1)
+        assert one["wrong"] is None or sum(a != b for a, b in zip(*map(str.split, one["wrong"]), strict=True)) == 1
     assert results["seconds"] > 0
     parsing = results["parsing"]
     assert (parsing["sentences"], parsing["algorithm"], parsing["layer"], parsing["max_words"]) == (

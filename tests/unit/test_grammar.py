@@ -6,7 +6,7 @@ import pytest
 from nltk.tree import Tree
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.data import CONSTRUCTIONS, agreement_pairs, read_treebank, sample_trees, write_corpus
+from gatedrnn.data import CONSTRUCTIONS, DEEPER, agreement_pairs, read_treebank, sample_trees, write_corpus
 from gatedrnn.data.grammar import GRAMMAR, LABELS, LEXICON, MAX_WORDS
 from gatedrnn.studies.parsing import evaluate_parsing
 from gatedrnn.trees import gold_tree
@@ -131,11 +131,16 @@ def test_no_trivial_parser_comes_near_the_gold_trees():
 VERBS = {
     word: symbol for symbol, (_, words) in LEXICON.items() if symbol[:2] in ("VI", "VT", "VC") for word in words.split()
 }
+TAGS = {
+    word: "NN" if tag == "NNS" else "VB" if tag[0] == "V" else tag
+    for tag, words in LEXICON.values()
+    for word in words.split()
+}
 NOUNS = {word: s.split(".")[1] for s in ("N.sg", "N.pl") for word in LEXICON[s][1].split()}
-SUBJECT = dict.fromkeys(CONSTRUCTIONS, 0) | {"in_sentential_complement": 1, "in_object_relative_clause": 1}
+SUBJECT = {name: int(name.startswith("in_") and "coordination" not in name) for name in (*CONSTRUCTIONS, *DEEPER)}
 
 
-@pytest.mark.parametrize("construction", CONSTRUCTIONS)
+@pytest.mark.parametrize("construction", [*CONSTRUCTIONS, *DEEPER])
 def test_pairs_differ_in_the_number_of_one_verb(construction):
     pairs = agreement_pairs(construction, 100, seed=2)
     assert len(pairs) == 100
@@ -155,6 +160,16 @@ def test_pairs_differ_in_the_number_of_one_verb(construction):
     assert numbers == {"sg": 50, "pl": 50}
     assert agreement_pairs(construction, 100, seed=2) == pairs
     assert agreement_pairs(construction, 100, seed=3) != pairs
+
+
+@pytest.mark.parametrize("construction", DEEPER)
+def test_no_sentence_of_the_text_nests_like_the_deeper_ones(construction):
+    def tags(words):
+        return " ".join("the" if TAGS[word] in ("DT", "JJ") else TAGS[word] for word in words).replace("the the", "the")
+
+    beginnings = {tags(pair.good).rsplit(" ", 1)[0] for pair in agreement_pairs(construction, 50, 1)}
+    texts = [tags(tree.leaves()) for tree in TREES]
+    assert not any(f"{beginning} " in text for beginning in beginnings for text in texts)
 
 
 def test_an_unknown_construction_is_refused():

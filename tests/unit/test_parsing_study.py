@@ -21,7 +21,7 @@ from gatedrnn.studies.parsing import (
     parse_sentences,
 )
 from gatedrnn.studies.parsing import read_sentences as read
-from gatedrnn.studies.syntax import log_probabilities, pair_accuracy
+from gatedrnn.studies.syntax import log_probabilities
 from gatedrnn.trees import ALGORITHMS, distances_to_spans, gold_tree, score
 
 WORDS, EOS = 30, 1
@@ -238,18 +238,6 @@ def test_log_probabilities_are_the_sum_over_single_steps(cell):
     assert log_probabilities(model, many, EOS)[:12] == pytest.approx(found, abs=1e-4)
 
 
-@torch.no_grad()
-def test_pair_accuracy_is_the_share_of_wins_and_a_tie_is_none():
-    model, good, bad = make_model(), draw_sentences(30, 6, seed=3), draw_sentences(30, 6, seed=4)
-    wins = [by_hand(model, g) > by_hand(model, b) for g, b in zip(good, bad, strict=True)]
-    assert 0 < sum(wins) < 30
-    assert pair_accuracy(model, good, bad, EOS) == sum(wins) / 30
-    assert pair_accuracy(model, good, good, EOS) == 0
-    for g, b in (([], []), (good, bad[1:])):
-        with pytest.raises(ArgumentError, match=f"as many good sentences as bad ones; got {len(g)} and {len(b)}"):
-            pair_accuracy(model, g, b, EOS)
-
-
 # ---------------------------------------------------------------- plain sentences in, trees out
 
 VOCABULARY = Vocabulary.build([["the", "cat", "sees", "N", "dogs", *(f"w{k}" for k in range(23))]], min_count=1)
@@ -311,7 +299,7 @@ def test_a_parse_is_by_the_named_gate_and_algorithm(gate):
     means = gate_means(make_model(), VOCABULARY.encode(words), gate)[2]
     for algorithm, parsed in found.items():
         assert parsed.distances == pytest.approx((1 - means if gate == "master_forget" else means).tolist(), abs=1e-5)
-        assert parsed.algorithm == algorithm and parsed.spans == distances_to_spans(parsed.distances, algorithm)
+        assert parsed.spans == distances_to_spans(parsed.distances, algorithm)
 
 
 def test_parses_come_from_an_endless_stream_in_order(small_chunks):

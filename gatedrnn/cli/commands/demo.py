@@ -14,6 +14,7 @@ from gatedrnn.core.errors import DataError, GatedRNNError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import (
     CONSTRUCTIONS,
+    DEEPER,
     EOS,
     Corpus,
     DataConfig,
@@ -26,7 +27,7 @@ from gatedrnn.models import LanguageModelConfig
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.plots.report import write_report
 from gatedrnn.studies.parsing import evaluate_parsing, read_sentences
-from gatedrnn.studies.syntax import pair_accuracy
+from gatedrnn.studies.syntax import log_probabilities
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.tasks.perplexity import evaluate
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
@@ -82,7 +83,8 @@ def run(options: Options) -> dict[str, Any]:
     results = {
         "perplexity": perplexity,
         "parsing": parsing,
-        "agreement": _agreement(trained, seed),
+        "agreement": {name: _agreement(trained, name, seed)["accuracy"] for name in CONSTRUCTIONS},
+        "deeper": {name: _agreement(trained, name, seed) for name in DEEPER},
         "seed": seed,
         "seconds": round(time.monotonic() - began, 1),
     }
@@ -152,13 +154,14 @@ def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any
     return parsing, drawn
 
 
-def _agreement(run: Run, seed: int) -> dict[str, float]:
-    accuracy = {}
-    for construction in CONSTRUCTIONS:
-        pairs = agreement_pairs(construction, PAIRS, seed)
-        good, bad = ([run.vocabulary.encode(getattr(pair, side)) for pair in pairs] for side in ("good", "bad"))
-        accuracy[construction] = pair_accuracy(run.model, good, bad, run.vocabulary.ids[EOS])
-    return accuracy
+def _agreement(run: Run, construction: str, seed: int) -> dict[str, Any]:
+    """The share of pairs judged correctly, and the first that is not: the good sentence and the bad one."""
+    pairs = agreement_pairs(construction, PAIRS, seed)
+    sentences = [run.vocabulary.encode(words) for pair in pairs for words in (pair.good, pair.bad)]
+    scores = log_probabilities(run.model, sentences, run.vocabulary.ids[EOS])
+    wrong = [pair for pair, good, bad in zip(pairs, scores[::2], scores[1::2], strict=True) if good <= bad]
+    shown = [" ".join(words) for words in (wrong[0].good, wrong[0].bad)] if wrong else None
+    return {"accuracy": 1 - len(wrong) / len(pairs), "wrong": shown}
 
 
 def _clear(folder: Path) -> None:

@@ -16,11 +16,12 @@ from gatedrnn.cli.suites import judge_suites, print_suites
 from gatedrnn.cli.text import mapping_option
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json
-from gatedrnn.data import CONSTRUCTIONS, MinimalPair, agreement_pairs, read_pairs
+from gatedrnn.data import CONSTRUCTIONS, DEEPER, MinimalPair, agreement_pairs, read_pairs
 from gatedrnn.studies.syntax import METHODS, UNKNOWN
 from gatedrnn.training.run import load_runs
 
-GRAMMAR = "grammar"
+OWN = {"grammar": CONSTRUCTIONS, "grammar-deeper": DEEPER}
+"""Constructions of the built-in grammar, by the name of --pairs."""
 _PAIRS = 200  # of each construction of the grammar
 
 
@@ -31,7 +32,8 @@ class Options(arguments.Options):
     runs: tuple[str, ...] = place("RUN", "folder of a trained run; several side by side")
     pairs: str | None = option(
         None,
-        "JSON lines with good, bad and phenomenon (or BLiMP's names), .gz too; `grammar` for pairs of the built-in grammar",
+        "JSON lines with good, bad and phenomenon (or BLiMP's names), .gz too; `grammar` for pairs of the built-in grammar, "
+        "`grammar-deeper` for pairs that nest deeper than its text",
         "FILE",
     )
     suite: tuple[str, ...] = option((), "test suite of SyntaxGym (JSON), .gz too; repeatable", "FILE")
@@ -52,7 +54,7 @@ def run(options: Options) -> Found:
     if options.suite:
         return judge_suites(options)
     runs = load_runs(options.runs)
-    pairs = list(_own() if options.pairs == GRAMMAR else read_pairs(options.pairs or ""))
+    pairs = list(_own(OWN[options.pairs]) if options.pairs in OWN else read_pairs(options.pairs or ""))
     found = {name: _judged(run, pairs, options) for name, run in zip(options.runs, runs, strict=True)}
     how = {"unknown": options.unknown, "method": options.method, "append": options.append}
     record = (next(iter(found.values())) if len(found) == 1 else {"runs": found}) | how
@@ -100,9 +102,9 @@ def _judged(run: Any, pairs: list[MinimalPair], options: Options) -> dict[str, A
     return result.as_dict() | {"mapping": mapping}
 
 
-def _own() -> Iterable[MinimalPair]:
+def _own(constructions: Iterable[str]) -> Iterable[MinimalPair]:
     """Pairs of the built-in grammar."""
-    for construction in CONSTRUCTIONS:
+    for construction in constructions:
         for pair in agreement_pairs(construction, _PAIRS, 1):
             yield MinimalPair(construction, " ".join(pair.good), " ".join(pair.bad))
 
@@ -135,7 +137,7 @@ def _how(found: dict[str, dict[str, Any]], options: Options) -> str:
 def _report(folder: Path, record: dict[str, Any], found: dict[str, dict[str, Any]], options: Options) -> None:
     from gatedrnn.plots.evaluations import write_syntax_report
 
-    name = "the built-in grammar" if options.pairs == GRAMMAR else Path(options.pairs or "").name
+    name = "the built-in grammar" if options.pairs in OWN else Path(options.pairs or "").name
     about = {"how": f"Share of pairs whose grammatical sentence is the more probable one: {_how(found, options)}."}
     write_syntax_report(folder, found, about | {"pairs": name, "command": options.said})
     write_json(folder / "results.json", record)

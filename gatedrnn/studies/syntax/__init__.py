@@ -2,7 +2,7 @@
 
 from gatedrnn.studies.syntax.evaluation import METHODS, UNKNOWN, Judged, SyntaxResult, evaluate_pairs, sentence_ids
 from gatedrnn.studies.syntax.formula import Formula
-from gatedrnn.studies.syntax.pairs import log_probabilities, next_word_log_probabilities, pair_accuracy
+from gatedrnn.studies.syntax.pairs import log_probabilities, next_word_log_probabilities
 from gatedrnn.studies.syntax.suites import Judgement, SuiteResult, evaluate_suite, read_regions
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "evaluate_suite",
     "log_probabilities",
     "next_word_log_probabilities",
-    "pair_accuracy",
     "read_regions",
     "sentence_ids",
 ]

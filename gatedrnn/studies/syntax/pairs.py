@@ -89,14 +89,3 @@ def next_word_log_probabilities(
                 states = model(window, states).states
             logits_V = model(last, states).logits[-1, 0].double()
         yield finite("log P", logits_V.log_softmax(-1)[choices]).tolist()
-
-
-def pair_accuracy(model: LanguageModel, good: Sequence[list[int]], bad: Sequence[list[int]], eos: int) -> float:
-    """Share of pairs whose good sentence is more probable than the bad one (a tie is no win). Raises as above, or on no pair."""
-    if not good or len(good) != len(bad):
-        got = f"{len(good)} and {len(bad)}"
-        raise ArgumentError(
-            "pair_accuracy", "must have as many good sentences as bad ones", got, "Give at least one pair"
-        )
-    scores = log_probabilities(model, [*good, *bad], eos)
-    return sum(g > b for g, b in zip(scores[: len(good)], scores[len(good) :], strict=True)) / len(good)
