@@ -115,13 +115,11 @@ class TrainingConfig:
             positive_number("training.final_temperature", self.final_temperature)
         if self.final_noise_probability is not None:
             probability("training.final_noise_probability", self.final_noise_probability)
-        for name in (
-            "weight_decay", "gradient_clip", "plateau_threshold", "activation_penalty", "temporal_penalty", "adversarial_softmax",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                rule = "must be a finite number of at least 0"
-                raise ArgumentError(f"training.{name}", rule, value, "Give a number such as 0.25")
+        for name in ("weight_decay", "gradient_clip", "plateau_threshold", "activation_penalty", "temporal_penalty"):
+            _at_least_0(name, getattr(self, name), "Give a number such as 0.25")
+        _at_least_0(
+            "adversarial_softmax", self.adversarial_softmax, "Give a number such as 0.03, or 0 to switch it off"
+        )
         if not 0 < self.plateau_factor <= 1:
             raise ArgumentError(
                 "training.plateau_factor", "must lie in (0, 1]", self.plateau_factor, "Give a number such as 0.5"
@@ -164,3 +162,9 @@ class TrainingConfig:
                 f"{self.schedule} and {self.optimizer}",
             )
             raise ArgumentError("training.peak_beta", rule, got, "Leave it out")
+
+
+def _at_least_0(name: str, value: float, advice: str) -> None:
+    """Raises ArgumentError: a number is negative or not finite."""
+    if not 0 <= value < float("inf"):
+        raise ArgumentError(f"training.{name}", "must be a finite number of at least 0", value, advice)
