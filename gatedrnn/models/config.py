@@ -1,5 +1,6 @@
 """What models are made of."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -129,9 +130,21 @@ class LanguageModelConfig(CellSection):
         if self.skip_connections and len(set(self.hidden_sizes)) > 1:
             rule, got = "needs hidden layers of one size", f"hidden_sizes={list(self.hidden_sizes)}"
             raise ArgumentError("model.skip_connections", rule, got, "Make them equal, or set skip_connections: false")
-        if self.forget_bias is not None and "forget_gate" not in {g.name for g in CELLS[self.cell].make_spec(1).gates}:
-            rule = "needs a cell with a forget gate"
-            raise ArgumentError("model.forget_bias", rule, f"cell={self.cell}", "Leave it out")
+        if self.forget_bias is not None:
+            self._check_forget_bias()
+
+    def _check_forget_bias(self) -> None:
+        """Raises ArgumentError: it is not finite, or no bias of the cell is added to its forget gate."""
+        spec, advice = CELLS[self.cell].make_spec(1), "Leave it out"
+        if "forget_gate" not in {gate.name for gate in spec.gates}:
+            raise ArgumentError("model.forget_bias", "needs a cell with a forget gate", f"cell={self.cell}", advice)
+        if spec.normalised:
+            rule = "needs a cell whose forget gate is not normalised after the bias is added"
+            raise ArgumentError("model.forget_bias", rule, f"cell={self.cell}", advice)
+        if not -math.inf < self.forget_bias < math.inf:  # type: ignore[operator]
+            raise ArgumentError(
+                "model.forget_bias", "must be a finite number", self.forget_bias, "Give a number such as 1"
+            )
 
 
 @dataclass(frozen=True)

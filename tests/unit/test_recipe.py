@@ -169,6 +169,13 @@ class TestModel:
                 assert bool((bias == 1.5).all()) == (name == "forget_gate"), name
         with pytest.raises(ArgumentError, match="needs a cell with a forget gate"):
             replace(SMALL, cell="gru", options={}, forget_bias=1.0)
+        with pytest.raises(ArgumentError, match="not normalised after the bias is added; got cell=layernorm"):
+            replace(SMALL, cell="layernorm", options={}, forget_bias=1.0)
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+    def test_a_forget_bias_is_finite(self, value):
+        with pytest.raises(ArgumentError, match=f"model.forget_bias: must be a finite number; got {value}"):
+            replace(SMALL, forget_bias=value)
 
 
 class TestTemperature:
