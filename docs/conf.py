@@ -21,6 +21,7 @@ from gatedrnn.data.config import PairDataConfig, ParallelDataConfig
 from gatedrnn.layers import RecurrentBase
 from gatedrnn.models import LanguageModelConfig, PairClassifierConfig, TranslationConfig
 from gatedrnn.models.grammar import GrammarConfig
+from gatedrnn.tasks.teacher import DistilConfig
 from gatedrnn.training.config import TrainingConfig
 
 project = "gatedrnn"
@@ -145,6 +146,7 @@ myst_substitutions = {
     "config_model": config_table(LanguageModelConfig),
     "config_training": config_table(TrainingConfig),
     "config_gates": config_table(Gates),
+    "config_distil": config_table(DistilConfig),
     "grammar_rules": f"```text\n{grammar.RULES.strip()}\n```",
     "grammar_lexicon": lexicon_table(),
     "grammar_max_words": str(grammar.MAX_WORDS),
