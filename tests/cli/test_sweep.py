@@ -101,6 +101,14 @@ def test_what_cannot_be_changed_is_one_line(text, over, told, config, capsys):
     assert told in error and error.count("\n") == 1 and not (config.parent / "out").exists()
 
 
+def test_trials_are_not_compared_on_different_texts(config, capsys):
+    given = sweep(config, "training.seed=1,2")
+    data = given.index("--data")
+    assert main([*given[:data], *given[data + 2 :]]) == 1
+    told = "--over: cannot change training.seed without --data: the built-in text depends on the seed; got seeds 1, 2."
+    assert told in capsys.readouterr().err and not (config.parent / "out").exists()
+
+
 def test_a_training_that_a_killed_sweep_left_is_no_failure(config, monkeypatch, capsys):
     started = []
 

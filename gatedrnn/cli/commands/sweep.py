@@ -49,7 +49,7 @@ def run(options: Options) -> Found:
     settings = {"config": read_yaml(Path(options.config)) or {}, "over": list(options.over), "minutes": options.minutes}
     settings |= {"data": options.data and str(Path(options.data).absolute()), "processes": processes}
     with TemporaryDirectory() as folder:
-        measure = _checked(configs, Path(folder))
+        measure = _checked(configs, Path(folder), options.data is not None)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         sweep = _Sweep(out, settings, _begun(out, settings), measure, {trial.number: trial for trial in trials})
@@ -196,16 +196,21 @@ def _check_own_keys(options: Options, trials: list[Trial]) -> None:
             raise ArgumentError("--over", f"cannot change {key}: {keys[key]}", key, "Leave one of them out")
 
 
-def _checked(configs: dict[int, str], folder: Path) -> str:
+def _checked(configs: dict[int, str], folder: Path, has_data: bool) -> str:
     """The measure of the trials' task. Raises: ArgumentError, ConfigError: a key or a value of one of them is wrong.
 
-    Args: folder: to write the configurations into, which are read as `train` does.
+    Args: folder: to write the configurations into, which are read as `train` does; has_data: whether --data is given.
     """
-    tasks = set()
+    tasks, texts = set(), set()
     for number, text in configs.items():
         path = folder / f"trial-{number}.yaml"
         path.write_text(text, encoding="utf-8")
-        tasks.add(read_run_config(path, written=True).task)
+        config = read_run_config(path, written=True)
+        tasks.add(config.task)
+        texts |= {config.training.seed} if config.data.folder is None and not has_data else set()
+    if len(texts) > 1:
+        rule = "cannot change training.seed without --data: the built-in text depends on the seed"
+        raise ArgumentError("--over", rule, f"seeds {', '.join(map(str, sorted(texts)))}", "Give --data DIR")
     if len(tasks) > 1:
         raise ArgumentError(
             "--config", "the trials must have one task", ", ".join(sorted(tasks)), "Run one sweep per task"
