@@ -6,6 +6,8 @@ from the voters, since all binary trees over n words have n − 1 spans. Found e
 
 from collections import Counter
 from collections.abc import Sequence, Set
+from fractions import Fraction
+from math import lcm
 
 import numpy as np
 
@@ -15,6 +17,8 @@ from gatedrnn.trees.spans import Span
 
 LONGEST = 2000
 """Words of the longest sentence: time grows with their cube, memory with their square."""
+
+_LARGEST_DENOMINATOR = 10_000  # of a weight such as 1/3 of 0.7
 
 
 def consensus(voters: Sequence[Set[Span]], n: int, weights: Sequence[float] | None = None) -> set[Span]:
@@ -64,10 +68,19 @@ def _votes(voters: Sequence[Set[Span]], weights: Sequence[float] | None) -> Coun
         got, advice = f"{list(weights)} for {len(voters)} trees", "Give one number above 0 per tree"
         raise ArgumentError("consensus.weights", "must be a finite number above 0 for each tree", got, advice)
     votes: Counter[Span] = Counter()
-    for voter, weight in zip(voters, weights, strict=True):
+    for voter, weight in zip(voters, _whole(weights), strict=True):
         for span in voter:
             votes[span] += weight  # type: ignore[assignment]
     return votes
+
+
+def _whole(weights: Sequence[float]) -> Sequence[float]:
+    """Whole numbers in the same proportions, so that sums are exact and equal votes are equal; `weights` where there are none."""
+    parts = [Fraction(weight).limit_denominator(_LARGEST_DENOMINATOR) for weight in weights]
+    shared = lcm(*(part.denominator for part in parts))
+    whole = [float(part * shared) for part in parts]
+    near = all(abs(float(part) - weight) <= 1e-14 * weight for part, weight in zip(parts, weights, strict=True))
+    return whole if near and sum(whole) * LONGEST < 1 << 53 else weights
 
 
 def _cuts(own: np.ndarray, n: int) -> np.ndarray:

@@ -35,6 +35,26 @@ def test_no_binary_tree_has_more_votes_or_a_higher_expected_f1(n, voters):
         assert sum(sentence_f1(found, voter) for voter in given) == pytest.approx(max(expected))
 
 
+@pytest.mark.parametrize(("first", "second"), [(5, 5), (3, 3), (5, 3), (6, 1), (7, 2)])
+def test_fractions_as_weights_count_as_whole_numbers_in_their_proportions(first, second):
+    draw = random.Random(first)
+    for n in range(3, 16):
+        voters = [random_spans(n, draw) for _ in range(first + second)]
+        weights = [0.3 / first] * first + [0.3 / second] * second
+        expected = consensus(voters, n, [second] * first + [first] * second)
+        assert consensus(voters, n, weights) == expected
+        assert first != second or consensus(voters, n) == expected
+        order = draw.sample(range(len(voters)), len(voters))
+        assert consensus([voters[k] for k in order], n, [weights[k] for k in order]) == expected
+
+
+def test_weights_without_a_common_measure_are_taken_as_they_are():
+    voters = [{(0, 3), (0, 2)}, {(0, 3), (1, 3)}]
+    assert consensus(voters, 3, [2**0.5, 1.4142135]) == voters[0]
+    assert consensus(voters, 3, [1e-300, 1e300]) == voters[1]
+    assert consensus(voters, 3, [1e-9, 2e-9]) == voters[1]
+
+
 def test_one_voter_has_its_way():
     generator = random.Random(1)
     for n in (1, 2, 30, 200):
