@@ -141,11 +141,8 @@ class Teacher:
 
         Args: tokens: ids [N] of `split`.
         """
-        batches, device = (
-            SentenceBatches(tokens, _BATCH, eos, 0, 0, self.heights[split]),
-            next(model.parameters()).device,
-        )
-        total = count = 0.0
+        batches = SentenceBatches(tokens, _BATCH, eos, 0, 0, self.heights[split])
+        device, total, count = next(model.parameters()).device, 0.0, 0.0
         trees: list[tuple[set[Span], set[Span], int]] = []
         with evaluating(model):
             for index in range(len(batches)):

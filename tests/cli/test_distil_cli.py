@@ -213,3 +213,10 @@ def test_a_text_with_eos_inside_a_line_is_refused(place, tmp_path):
         stream.write("the <eos> pilot\n")
     line = fails("distil", place / "onlstm", "--data", text, *ONLSTM, *CPU, 1, "--out", tmp_path / "out")
     assert "train.txt: must not hold the word <eos> for distil" in line
+
+
+def test_a_text_without_a_sentence_that_has_a_tree_is_refused(place, tmp_path):
+    text = shutil.copytree(place / "text", tmp_path / "text")
+    (text / "valid.txt").write_text("the\nold\n")
+    line = fails("distil", place / "onlstm", "--data", text, *ONLSTM, *CPU, 1, "--out", tmp_path / "out")
+    assert "valid.txt: must hold a sentence of 2 to 300 words for distil; got 2 others" in line

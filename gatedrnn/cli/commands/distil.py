@@ -170,10 +170,16 @@ def _heights(runs: list[Run], corpus: Corpus, split: str, console: Console) -> n
         raise DataError(str(corpus.files[split]), f"must not hold the word {EOS} for distil", "some", advice)
     sizes = np.diff(ends, prepend=-1) - 1
     heights, kept = np.zeros(len(tokens), np.int16), np.flatnonzero((sizes >= SHORTEST) & (sizes <= LONGEST))
+    if not len(kept):
+        rule, advice = f"must hold a sentence of {SHORTEST} to {LONGEST} words for distil", "Give each sentence a line"
+        raise DataError(str(corpus.files[split]), rule, f"{len(sizes)} others", advice)
     texts = tee((words for words in _sentences(corpus, split) if SHORTEST <= len(words) <= LONGEST), len(runs))
     parses = [_parses(run, text) for run, text in zip(runs, texts, strict=True)]
     votes = vote(parses, [run.config.task for run in runs])
     for k, voted in zip(kept, _shown(votes, len(kept), split, console), strict=True):
+        if len(voted.words) != sizes[k]:
+            got = f"{len(voted.words)} words in sentence {k + 1}, and {sizes[k]} before"
+            raise DataError(str(corpus.files[split]), "must stay as it is while it is read", got, "Start again")
         heights[ends[k] - sizes[k] : ends[k]] = spans_to_heights(voted.spans, int(sizes[k]))
     by = f"{len(runs)} runs" if len(runs) > 1 else "1 run"
     told = f"teacher: trees of {len(kept):,} of {len(sizes):,} {SPLITS[split]} sentences by {by}"
