@@ -16,7 +16,7 @@ from jsonargparse import ArgumentParser  # pyright: ignore[reportPrivateImportUs
 from rich.console import Console
 from rich.progress import Progress
 
-from gatedrnn.cli.arguments import Found, place, required, settings
+from gatedrnn.cli.arguments import Found, option, place, required, settings
 from gatedrnn.cli.commands import train
 from gatedrnn.core.checksums import checksum
 from gatedrnn.core.errors import ArgumentError, DataError
@@ -40,6 +40,7 @@ class Options(train.Options):
     """Which runs teach, and what is trained where."""
 
     runs: tuple[str, ...] = place("RUN", "folder of a run of language_modelling or grammar; several vote")
+    task: str = option(LanguageModelling.name, f"of the student: {LanguageModelling.name}", "NAME")
     out: str = required("folder for the student, or of the student to continue", "STUDENT")
     how: DistilConfig = settings(
         DistilConfig, {"distil.weight": "weight", "distil.layer": "layer", "distil.margin": "margin"}
