@@ -43,20 +43,20 @@ class DistilConfig:
     """How a student learns trees.
 
     Args:
-        weight: factor of the tree loss, which is added to the loss of the language model in nats per token.
+        weight: factor of the tree loss in nats per split, which is added to the language model's loss in nats per token.
         layer: layer whose distances learn the trees, from 1 [the second, or the only one: the one that parse reads].
-        margin: by how much the distance at a split must exceed the distances inside the constituent.
+        temperature: what distances, which lie between 0 and 1, are divided by before the softmax over possible splits.
 
     Raises: ArgumentError: a value is out of range.
     """
 
     weight: float = 1.0
     layer: int | None = None
-    margin: float = 0.1
+    temperature: float = 0.05
 
     def __post_init__(self) -> None:
         positive_number("distil.weight", self.weight)
-        positive_number("distil.margin", self.margin)
+        positive_number("distil.temperature", self.temperature)
         if self.layer is not None:
             positive_int("distil.layer", self.layer)
 
@@ -133,7 +133,9 @@ class Teacher:
         """The weighted tree loss of a batch, of whose layers the gate `GATE` was asked for."""
         gate_TBN = (output.gates or [])[self._layer - 1][GATE]
         distances_TB = syntactic_distance(gate_TBN.to(torch.promote_types(gate_TBN.dtype, torch.float32)))
-        return self.how.weight * tree_loss(distances_TB, _heights(batch, device), self.how.margin, batch.constituents)
+        return self.how.weight * tree_loss(
+            distances_TB, _heights(batch, device), self.how.temperature, batch.constituents
+        )
 
     @torch.no_grad()
     def score(self, model: Any, tokens: np.ndarray, eos: int, split: str) -> dict[str, float]:
@@ -150,7 +152,7 @@ class Teacher:
                 inputs_TB, heights_TB = on(device, batch.inputs_TB), _heights(batch, device)
                 trace = model.trace(inputs_TB, on(device, np.asarray(batch.lengths_B)), [self._layer], (GATE,))[0]
                 distances_TB = syntactic_distance(trace[GATE])
-                total += float(tree_loss(distances_TB, heights_TB, self.how.margin, 1))
+                total += float(tree_loss(distances_TB, heights_TB, self.how.temperature, 1))
                 count += batch.constituents
                 trees += _trees(distances_TB, heights_TB, batch)
         f1 = agreement(*(list(each) for each in zip(*trees, strict=True))) if trees else 100.0

@@ -1,36 +1,40 @@
-"""A loss that is 0 where distances give the trees that they should. Dimensions: T time, B batch, S a split, W a word inside."""
+"""A loss that is small where distances give the trees that they should.
+
+Dimensions: T time, B batch, S a split, W a word inside its constituent.
+"""
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
-def tree_loss(distances_TB: Tensor, heights_TB: Tensor, margin: float, divisor: float | None = None) -> Tensor:
-    """By how much the distances of sentences fail to split every constituent where its tree does.
+def tree_loss(distances_TB: Tensor, heights_TB: Tensor, temperature: float, divisor: float | None = None) -> Tensor:
+    """Negative log-likelihood of trees, as distances split sentences from the top down.
 
-    Top-down, a constituent is split before its word with the largest distance. The hinge loss of a constituent asks that the
-    distance at its split exceeds each other distance inside it by `margin`: mean over W of max(0, margin − d_S + d_W) / margin.
+    A constituent is split before one of its words, drawn from softmax(d / temperature) over all its words but the first. The
+    likelihood of a tree is the product over its constituents. Parsing by the largest distance gives the tree where each split is
+    the likeliest one.
 
-    Equations: Shen et al. 2018 ("Straight to the Tree"), eq. 8. Departs: only pairs of a split and a word inside its
-        constituent are compared, since top-down parsing compares no others; in units of `margin`; a mean over constituents of
-        three words or more, each of which counts the same, instead of a sum over pairs.
+    Equations: Nguyen et al. 2021 ("A Conditional Splitting Framework for Efficient Constituency Parsing"), the likelihood of a
+        sequence of splits, for trees without labels. Departs: the score of a split is the distance of the word after it, whatever
+        the constituent, as in Shen et al. 2018 ("Straight to the Tree").
     Args:
         distances_TB: of each word [T, B], large where a constituent is split before it.
         heights_TB: height of the split before each word [T, B], as `spans_to_heights` gives it, of an integer type; 0 for the
             first word, and where there is no tree.
-        margin: above 0.
+        temperature: τ, above 0.
         divisor: what the sum over constituents is divided by; None for their number (of heights above 1).
 
-    Returns: the mean over the constituents of the batch, a scalar; 0 where there are none.
+    Returns: the mean over the constituents of three words or more, in nats, a scalar; 0 where there are none. Two words can be
+        split in one way only.
     """
     steps = int(heights_TB.any(1).sum())  # sentences may be longer than the longest one with a tree
     if not steps:
         return distances_TB.sum() * 0
-    distances_BT, heights_BT = distances_TB[: steps + 2].t(), heights_TB[: steps + 2].t()
-    inside_BSW = _inside(heights_BT)
-    lacking_BSW = (margin - distances_BT[:, :, None] + distances_BT[:, None, :]).clamp_min(0) / margin
-    words_BS = inside_BSW.sum(-1)
-    each_BS = (lacking_BSW * inside_BSW).sum(-1) / words_BS.clamp_min(1)
-    return each_BS.sum() / ((heights_TB > 1).sum().clamp_min(1) if divisor is None else max(divisor, 1e-9))
+    scores_BT, heights_BT = distances_TB[: steps + 2].t() / temperature, heights_TB[: steps + 2].t()
+    others_BSW = (scores_BT[:, None, :] - scores_BT[:, :, None]).masked_fill(~_inside(heights_BT), -torch.inf)
+    total = F.softplus(others_BSW.logsumexp(-1)).sum()  # −log softmax of the split; 0 where there are no others
+    return total / ((heights_TB > 1).sum().clamp_min(1) if divisor is None else max(divisor, 1e-9))
 
 
 def _inside(heights_BT: Tensor) -> Tensor:

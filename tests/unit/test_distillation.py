@@ -1,5 +1,6 @@
 """A student learns a teacher's trees: heights of trees, the tree loss, its gradient through the gates, a teacher's file."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -30,17 +31,17 @@ MODEL = LanguageModelConfig(
 )
 
 
-def by_loop(distances, heights, margin):
-    """The tree loss of one sentence's distances and heights, a constituent at a time: (losses, one for each constituent)."""
+def by_loop(distances, heights, temperature):
+    """The losses of the constituents of three words or more of one sentence, from its distances and heights, one at a time."""
     found, stack = [], [(1, len(heights))]
     while stack:
         i, j = stack.pop()
         if i >= j:
             continue
         k = max(range(i, j), key=lambda t: heights[t])
-        others = [t for t in range(i, j) if t != k]
-        if others:
-            found.append(sum(max(0.0, margin - distances[k] + distances[t]) for t in others) / margin / len(others))
+        odds = [math.exp(distances[t] / temperature) for t in range(i, j)]
+        if j - i > 1:
+            found.append(-math.log(odds[k - i] / sum(odds)))
         stack += [(i, k), (k + 1, j)]
     return found
 
@@ -69,17 +70,18 @@ def batch(lengths, seed=0):
 
 
 @pytest.mark.parametrize("lengths", [(5,), (2, 1, 1), (1, 9, 3, 30, 4), (3, 3)])
-@pytest.mark.parametrize("margin", [0.1, 0.7])
-def test_the_loss_is_that_of_a_loop_over_constituents(lengths, margin):
+@pytest.mark.parametrize("temperature", [0.05, 0.7])
+def test_the_loss_is_that_of_a_loop_over_constituents(lengths, temperature):
     distances, heights = batch(lengths)
     columns = zip(distances.t().tolist(), heights.t().tolist(), lengths, strict=True)
-    each = [loss for far, high, n in columns for loss in by_loop(far[1 : n + 1], high[1 : n + 1], margin)]
-    assert float(tree_loss(distances, heights, margin)) == pytest.approx(sum(each) / max(len(each), 1))
+    each = [loss for far, high, n in columns for loss in by_loop(far[1 : n + 1], high[1 : n + 1], temperature)]
+    assert float(tree_loss(distances, heights, temperature)) == pytest.approx(sum(each) / max(len(each), 1))
 
 
-def test_the_loss_is_zero_where_the_tree_is_met_and_beyond_the_sentences():
+def test_the_loss_falls_to_zero_where_the_tree_is_met_and_is_zero_beyond_the_sentences():
     distances, heights = batch((7, 4))
-    assert float(tree_loss(heights.double(), heights, 0.5)) == 0 and float(tree_loss(heights / 100, heights, 0.1)) > 0
+    met = [float(tree_loss(heights.double(), heights, temperature)) for temperature in (1.0, 0.5, 0.02)]
+    assert met[0] > met[1] > met[2] and met[2] < 1e-9
     padded = [torch.cat((each, torch.full((50, 2), fill).to(each))) for each, fill in ((distances, 9.0), (heights, 0))]
     assert float(tree_loss(padded[0], padded[1], 0.1)) == float(tree_loss(distances, heights, 0.1))
     flat = distances.clone().requires_grad_()
@@ -175,7 +177,7 @@ def test_the_loss_is_the_language_models_and_the_weighted_trees(task):
         torch.from_numpy(batch.inputs_TB), lengths=batch.lengths_B.tolist(), return_gates=("master_forget",)
     ).gates
     assert list(gate[1]) == ["master_forget"]
-    alone = tree_loss(1 - gate[1]["master_forget"].mean(-1), torch.from_numpy(batch.heights_TB), 0.1)
+    alone = tree_loss(1 - gate[1]["master_forget"].mean(-1), torch.from_numpy(batch.heights_TB), 0.05)
     assert losses[0].penalty.item() == pytest.approx(2 * alone.item())
 
 
@@ -221,7 +223,7 @@ def test_a_teacher_of_another_text_and_a_damaged_one_are_refused(task, tmp_path)
 
 @pytest.mark.parametrize(
     ("values", "said"),
-    [({"weight": 0.0}, "distil.weight"), ({"margin": -1.0}, "distil.margin"), ({"layer": 0}, "distil.layer")],
+    [({"weight": 0.0}, "distil.weight"), ({"temperature": -1.0}, "distil.temperature"), ({"layer": 0}, "distil.layer")],
 )
 def test_settings_out_of_range_are_named(values, said):
     with pytest.raises(ArgumentError, match=f"{said}.*{next(iter(values.values()))}"):

@@ -43,7 +43,7 @@ class Options(train.Options):
     task: str = option(LanguageModelling.name, f"of the student: {LanguageModelling.name}", "NAME")
     out: str = required("folder for the student, or of the student to continue", "STUDENT")
     how: DistilConfig = settings(
-        DistilConfig, {"distil.weight": "weight", "distil.layer": "layer", "distil.margin": "margin"}
+        DistilConfig, {"distil.weight": "weight", "distil.layer": "layer", "distil.temperature": "temperature"}
     )
 
 
