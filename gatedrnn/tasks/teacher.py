@@ -52,7 +52,7 @@ class DistilConfig:
 
     weight: float = 1.0
     layer: int | None = None
-    temperature: float = 0.05
+    temperature: float = 0.02
 
     def __post_init__(self) -> None:
         positive_number("distil.weight", self.weight)
