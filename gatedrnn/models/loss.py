@@ -71,8 +71,19 @@ def chunked_cross_entropy(
     dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else weight.dtype
     if dtype == torch.float16:  # a gradient divided by N is lost in it, before a GradScaler can scale it
         dtype = torch.float32
+    if dtype == torch.bfloat16 and weight.dtype == torch.float32 and _slow_bfloat16(hidden):
+        dtype = torch.float32
     settings = divisor, adversarial_softmax, dtype, torch.is_grad_enabled()
     return _ChunkedCrossEntropy.apply(hidden, weight, bias, targets, *settings)  # type: ignore[return-value]
+
+
+def _slow_bfloat16(hidden: Tensor) -> bool:
+    """Whether products of bfloat16 take longer than those of float32 where `hidden` is."""
+    if hidden.device.type != "cpu" or unavailable(hidden) is not None:
+        return False
+    from gatedrnn.sequence.backends.cpu.runtime.target import quick_bfloat16
+
+    return not quick_bfloat16()
 
 
 def whole_numbers(owner: str, ids: Tensor, shape: str, advice: str) -> Tensor:

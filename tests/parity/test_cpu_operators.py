@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,7 @@ from torch.func import functional_call
 
 from gatedrnn import Gates
 from gatedrnn.core.errors import BackendError
+from gatedrnn.models.loss import chunked_cross_entropy
 from gatedrnn.sequence.backends.cpu.matmul.sizes import direct
 from gatedrnn.sequence.backends.cpu.recurrence import operator as operators
 from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
@@ -217,7 +219,7 @@ def check_bfloat16(layer, sizes):
                 ours = measure(layer, "cpu", x, states, lengths=lengths)
             assert all(value.dtype == torch.float32 for value in ours.values())
             tokens = sum(lengths or [steps] * size)
-            half = best().half != "wide" and direct(steps, size, tokens, half=True) != (True, True)
+            half = best().quick and direct(steps, size, tokens, half=True) != (True, True)
             assert (norm_error(ours, expected)["output"] > 1e-5) == half  # else float32 is faster
             for name, error in norm_error(ours, expected).items():
                 assert error < 2e-2, f"{name}: {error:.1e}"
@@ -256,3 +258,33 @@ def test_autocast_to_float16_is_pytorch_s(monkeypatch):
         torch.testing.assert_close(output, call(layer, x, states)[0], atol=2e-3, rtol=0)
     layer.backend = "auto"
     assert ran_on_cpu(monkeypatch, lambda: call(layer, x, states))[1]
+
+
+def test_bfloat16_products_where_they_take_less_time():
+    wide = targets()["portable"]
+    dot, quick = (replace(wide, half="dot", quick=quick) for quick in (False, True))
+    read = operators.READ
+    for steps, batch, size, expected in (
+        (4, 1, read, "bf16"),
+        (3, 1, read, "f32"),
+        (4, 2, read, "f32"),
+        (4, 1, 8, "f32"),
+    ):
+        x, weight = torch.empty(steps, batch, 3), torch.empty(4, size // 4)
+        for target, kind in ((dot, expected), (quick, "bf16"), (wide, "f32")):
+            assert operators.kind_for(weight, weight, "bf16", x, target) == (kind, 0)
+        assert operators.kind_for(weight, weight, "float", x, quick) == ("f32", 0)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_loss_multiplies_in_bfloat16_where_that_takes_less_time(quick, monkeypatch):
+    target = replace(best(), quick=quick)
+    monkeypatch.setattr("gatedrnn.sequence.backends.cpu.runtime.target.best", lambda: target)
+    torch.manual_seed(1)
+    hidden, weight, bias = torch.randn(40, 16), torch.randn(60, 16), torch.randn(60)
+    targets_N = torch.randint(0, 60, (40,))
+    plain = chunked_cross_entropy(hidden, weight, bias, targets_N)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = chunked_cross_entropy(hidden, weight, bias, targets_N)
+    assert found.dtype == torch.float32 and torch.equal(found, plain) != quick
+    assert abs(float(found - plain)) < 0.05

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.torch_internals import Floats, Ints, start_light
 from gatedrnn.sequence.backends.cpu.matmul.pieces import rank_of, tables
-from gatedrnn.sequence.backends.cpu.matmul.sizes import TOKENS, direct, kind_of, round_up
+from gatedrnn.sequence.backends.cpu.matmul.sizes import HALF_STEPS, TOKENS, direct, kind_of, round_up
 from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, together, trusted
 from gatedrnn.sequence.backends.cpu.operators.pointwise import draw_values
 from gatedrnn.sequence.backends.cpu.recurrence.arguments import Loop, Values, layout, leading, loop, threads_for
@@ -26,14 +26,21 @@ from gatedrnn.sequence.derivatives import no_second_derivative
 from gatedrnn.sequence.plan import Plan
 from gatedrnn.weights.compressed import CompressedWeight, blocks_of
 
+READ = 1 << 19
+"""Numbers of U that no longer fit the second-level cache: a step of one sequence takes as long as reading them."""
 
-def _kind(products: str, dtype: torch.dtype, target: Target) -> str:
-    """Of what was asked for, if it is any faster here: `split` on matrix registers, `bf16` where there are products for it."""
+
+def _kind(products: str, dtype: torch.dtype, target: Target, read: bool = False) -> str:
+    """Of what was asked for, if it is any faster here: `split` on matrix registers, `bf16` where there are products for it.
+
+    Args: read: whether reading U takes most of the time, which rounding it halves.
+    """
     if products == "float":
         return kind_of(dtype)
     if products not in ("split", "bf16"):
         raise ArgumentError("recurrence.products", "must be float, split or bf16", repr(products), "Use float")
-    useful = target.half == "amx" and dtype == torch.float32 if products == "split" else target.half != "wide"
+    dots = target.quick or (read and target.half == "dot")
+    useful = target.half == "amx" and dtype == torch.float32 if products == "split" else dots
     return products if useful else kind_of(dtype)
 
 
@@ -64,7 +71,7 @@ def forward(
     """
     T, B, D = x_TBD.shape
     tokens, target = layout(lengths_B, T, B, reverse), best()
-    N, (kind, rank) = tokens.count, kind_for(weight_ih, weight_hh, products, x_TBD.dtype, target)
+    N, (kind, rank) = tokens.count, kind_for(weight_ih, weight_hh, products, x_TBD, target)
     run = forward_loop(plan, T, B, N, D, x_TBD.dtype, reverse, keep, kind, rank, team.size(), target)
     p, dtype, H = run.plan, x_TBD.dtype, run.plan.hidden
     values = weights(run, weight_ih, weight_hh, scale_G)
@@ -102,13 +109,13 @@ def _kept(run: Loop, tokens: int, places: int, dtype: torch.dtype) -> tuple[Tens
     return gates, cells
 
 
-def kind_for(
-    weight_ih: Tensor, weight_hh: Tensor, products: str, dtype: torch.dtype, target: Target
-) -> tuple[str, int]:
+def kind_for(weight_ih: Tensor, weight_hh: Tensor, products: str, x_TBD: Tensor, target: Target) -> tuple[str, int]:
     """The kind of products with these weights, and of compressed ones the rank that their loop needs room for, else 0."""
+    steps, batch, _ = x_TBD.shape
     if isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight):
         return "small", rank_of(blocks_of(weight_ih), blocks_of(weight_hh))
-    return _kind(products, dtype, target), 0
+    read = batch == 1 and steps >= HALF_STEPS and weight_hh.numel() >= READ
+    return _kind(products, x_TBD.dtype, target, read), 0
 
 
 def weights(run: Loop, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None) -> Values:

@@ -58,7 +58,7 @@ class Stack:
         if found is None:
             found, small = [], False
             for plan, p in zip(self._plans, params, strict=True):
-                kind, rank = kind_for(p.weight_ih, p.weight_hh, self._asked, dtype, target)
+                kind, rank = kind_for(p.weight_ih, p.weight_hh, self._asked, x_TBD, target)
                 D, small = p.weight_ih.shape[1], small or kind == "small"
                 found.append(
                     forward_loop(plan.text(), T, B, T * B, D, dtype, False, False, kind, rank, threads, target)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import llvmlite.binding as llvm
+import torch
 
 from gatedrnn.core.errors import ArgumentError
 
@@ -23,6 +24,7 @@ class Target:
         cpu, features: as LLVM names them.
         assembly: whether it has x86's fused multiply-add.
         half: how bfloat16 is multiplied: "amx" in matrix registers, "dot" by pairs, "wide" as float32.
+        quick: whether products of bfloat16 take less time than those of float32.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Target:
     features: str
     assembly: bool = False
     half: str = "wide"
+    quick: bool = False
 
     @property
     def panel(self) -> int:
@@ -54,10 +57,11 @@ def targets() -> dict[str, Target]:
         whole = ",+avx512vnni" if has.get("avx512vnni") else ""
         if has.get("amx-bf16") and has.get("amx-tile") and _allow_amx():
             features = f"{wide.features},+amx-tile,+amx-bf16{whole}"
-            found.append(replace(wide, name="amx", features=features, half="amx"))
+            found.append(replace(wide, name="amx", features=features, half="amx", quick=True))
         if has.get("avx512bf16"):
             features = f"{wide.features},+avx512bf16{whole}"
-            found.append(replace(wide, name="avx512_bf16", features=features, half="dot"))
+            quick = llvm.get_host_cpu_name().startswith("znver")  # on Intel's CPUs they take longer
+            found.append(replace(wide, name="avx512_bf16", features=features, half="dot", quick=quick))
         found.append(wide)
     if has.get("avx2") and has.get("fma"):
         found.append(Target("avx2", 8, 6, 2, "x86-64-v3", "", True))
@@ -97,4 +101,17 @@ def best() -> Target:
         raise ArgumentError(
             "GATEDRNN_CPU", "must name a target of this CPU", repr(name), f"Use {' or '.join(targets())}"
         )
-    return targets()[name]
+    return _named(name)
+
+
+@functools.cache
+def _named(name: str) -> Target:
+    """A target that was asked for: its products of bfloat16 are asked for too, quick or not."""
+    target = targets()[name]
+    return target if target.half == "wide" else replace(target, quick=True)
+
+
+@torch.compiler.assume_constant_result
+def quick_bfloat16() -> bool:
+    """Whether products of bfloat16 take less time here than those of float32."""
+    return best().quick
