@@ -149,6 +149,9 @@ class Grammar(PretrainedModel):
     def _checked(self, tokens_TB: Tensor, lengths_B: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         """Both as int64 on the model's device. Raises: ArgumentError: see `forward`."""
         device, advice = self.symbols.device, "Give one length per sentence"
+        if self.symbols.dtype == torch.float16:
+            advice = "Use bfloat16 or float32: probabilities of sentences are too small for it"
+            raise ArgumentError("Grammar", "cannot compute in float16", "weights of float16", advice)
         tokens_TB = whole_numbers("Grammar.tokens", tokens_TB, "[T, B]", "Time comes first")
         given = torch.as_tensor(lengths_B) if len(lengths_B) else torch.zeros(0, dtype=torch.int64)
         lengths_B = whole_numbers("Grammar.lengths", given, "[B]", advice).to(device)

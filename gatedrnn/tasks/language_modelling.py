@@ -187,6 +187,9 @@ class LanguageModelling(OfCorpus):
         return gates_by_word(model, held, sentence, mapping)
 
 
+_COLDEST = 0.001
+
+
 def _reset(states: Any, probability: float) -> Any:
     """Carried states by layer, with those of each stretch set to zero with this probability."""
     if states is None or not probability:
@@ -197,13 +200,19 @@ def _reset(states: Any, probability: float) -> Any:
 
 
 def _temperature(model: nn.Module, held: Vocabulary, how: Mapping[str, Any]) -> float:
-    """What logits are divided by. Raises: ArgumentError: it is no positive number and not "auto"."""
+    """What logits are divided by. Raises: ArgumentError: it is no number above 0.001 and not "auto", or is given with a reset."""
+    if how["reset"] and str(how["temperature"]) not in ("1", "1.0"):
+        rule, advice = "cannot be combined with --reset", "Leave one of them out"
+        raise ArgumentError("--temperature", rule, how["temperature"], advice)
     if how["temperature"] == "auto":
         return best_temperature(model, how["valid"]["text"], held)
     try:
-        return positive_number("--temperature", float(how["temperature"]))
+        found = positive_number("--temperature", float(how["temperature"]))
+        if found < _COLDEST:  # logits would overflow
+            raise ValueError
+        return found
     except ValueError:
-        rule = "must be a number above 0, or auto"
+        rule = f"must be a number of at least {_COLDEST:g}, or auto"
         raise ArgumentError("--temperature", rule, repr(how["temperature"]), "Write --temperature 0.95") from None
 
 

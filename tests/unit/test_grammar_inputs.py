@@ -54,3 +54,9 @@ def test_spans_have_their_probabilities_in_every_mode(model, mode):
         found = model.spans(IDS.clone(), torch.tensor(LENGTHS))
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
         assert torch.equal(model(IDS, LENGTHS), expected[1])
+
+
+def test_float16_is_refused():
+    model = Grammar(GrammarConfig(20, 3, 4, 8)).half()
+    with pytest.raises(ArgumentError, match="Grammar: cannot compute in float16"):
+        model(torch.zeros(3, 1, dtype=torch.int64), [3])

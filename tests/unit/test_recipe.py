@@ -212,4 +212,7 @@ class TestTemperature:
         retrained = ["--method", "svd", "--rank", "2", "--retrain", "1", "--out", str(tmp_path / "small")]
         assert main(["compress", run, *retrained]) == 0  # trains on with a schedule of its own
         assert main(["evaluate", run, "--temperature", "cold"]) == 1
-        assert "--temperature: must be a number above 0, or auto; got 'cold'" in capsys.readouterr().err
+        assert "--temperature: must be a number of at least 0.001, or auto; got 'cold'" in capsys.readouterr().err
+        assert main(["evaluate", run, "--temperature", "1e-46"]) == 1 and "at least 0.001" in capsys.readouterr().err
+        assert main(["evaluate", run, "--temperature", "auto", "--reset"]) == 1
+        assert "--temperature: cannot be combined with --reset; got auto" in capsys.readouterr().err
