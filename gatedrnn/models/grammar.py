@@ -39,8 +39,8 @@ class GrammarConfig:
     """
 
     vocabulary_size: int | None = None
-    nonterminals: int = 128
-    preterminals: int = 256
+    nonterminals: int = 30
+    preterminals: int = 60
     state_size: int = 256
 
     def __post_init__(self) -> None:
@@ -75,8 +75,7 @@ class Grammar(PretrainedModel):
     start → A, A → B C and P → word, where A is a non-terminal and B and C are symbols of either kind. Every distribution
     is a softmax over products of symbols' vectors, so that symbols share what they learn.
 
-    Equations: Kim, Dyer & Rush 2019, sec. 2.2, for the networks; Liu, Yang, Kim & Tu 2023, sec. 3, for P(B C | A) =
-        P(B | A, left) · P(C | A, right). Departs: none known; weights are drawn Xavier-uniform, as in both papers' code.
+    Equations: Kim, Dyer & Rush 2019, sec. 2.2. Departs: none known; weights are drawn Xavier-uniform, as in the authors' code.
     Args: config: with its vocabulary size.
     Raises: ArgumentError: the vocabulary size is missing.
     """
@@ -92,9 +91,11 @@ class Grammar(PretrainedModel):
         size = config.state_size
         self.start = nn.Parameter(torch.empty(1, size))
         self.symbols = nn.Parameter(torch.empty(config.nonterminals + config.preterminals, size))
-        self.root = nn.Sequential(Residual(size), Residual(size), nn.Linear(size, config.nonterminals))
-        self.parent, self.left, self.right = Residual(size), Residual(size), Residual(size)
-        self.word = nn.Sequential(Residual(size), Residual(size))
+        self.root = nn.Sequential(
+            nn.Linear(size, size), Residual(size), Residual(size), nn.Linear(size, config.nonterminals)
+        )
+        self.pairs = nn.Linear(size, (config.nonterminals + config.preterminals) ** 2)
+        self.word = nn.Sequential(nn.Linear(size, size), Residual(size), Residual(size))
         self.words = nn.Linear(size, config.vocabulary_size)
         for parameter in self.parameters():
             if parameter.dim() > 1:
@@ -111,23 +112,21 @@ class Grammar(PretrainedModel):
         Raises: ArgumentError: a shape, a length or an id is out of range.
         """
         tokens_TB, lengths_B = self._checked(tokens_TB, lengths_B)
-        left_NS, right_NS, root_N, words_VP = self.rules()
-        return inside(F.embedding(tokens_TB.t(), words_VP), left_NS, right_NS, root_N, lengths_B, spans_BTT)
+        rules_NSS, root_N, words_VP = self.rules()
+        return inside(F.embedding(tokens_TB.t(), words_VP), rules_NSS, root_N, lengths_B, spans_BTT)
 
-    def rules(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def rules(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of all rules.
 
-        Returns: left child and right child given the parent [N, S] (non-terminals first), non-terminal given the start [N],
-            and word given the pre-terminal [V, P].
+        Returns: left and right child given the parent [N, S, S] (non-terminals first), non-terminal given the start [N], and word
+            given the pre-terminal [V, P].
         """
         count, kept = self.config.nonterminals, self.symbols.dtype
-        parents_ND = self.parent(self.symbols[:count])
-        left_NS, right_NS = (
-            (parents_ND @ side(self.symbols).t()).log_softmax(-1, dtype=kept) for side in (self.left, self.right)
-        )
+        size = len(self.symbols)
+        rules_NSS = self.pairs(self.symbols[:count]).log_softmax(-1, dtype=kept).view(count, size, size)
         words_PD = self.word(self.symbols[count:])
         words_VP = torch.addmm(self.words.bias[:, None], self.words.weight, words_PD.t()).log_softmax(0, dtype=kept)
-        return left_NS, right_NS, self.root(self.start)[0].log_softmax(-1, dtype=kept), words_VP
+        return rules_NSS, self.root(self.start)[0].log_softmax(-1, dtype=kept), words_VP
 
     def spans(self, tokens_TB: Tensor, lengths_B: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         """The probability of each span given the sentence, and the log-probability of the sentence.
@@ -141,8 +140,9 @@ class Grammar(PretrainedModel):
         with torch.inference_mode(False), torch.enable_grad():
             scores = torch.zeros(batch, steps, steps, dtype=weight.dtype, device=weight.device, requires_grad=True)
             with torch.no_grad():
-                rules = self.rules()
-            found_B = inside(F.embedding(tokens_TB.t(), rules[3]), *rules[:3], lengths_B.clone(), scores)
+                rules_NSS, root_N, words_VP = self.rules()
+            words_BTP = F.embedding(tokens_TB.t(), words_VP)
+            found_B = inside(words_BTP, rules_NSS, root_N, lengths_B.clone(), scores)
             (probability_BTT,) = torch.autograd.grad(found_B.sum(), scores)
         return finite("spans", probability_BTT), finite("log-probability", found_B.detach())
 

@@ -46,21 +46,21 @@ def every_tree(i, j):
 
 
 def test_every_distribution_sums_to_one():
-    left, right, root, emitted = made().rules()
-    assert (left.shape, right.shape, root.shape, emitted.shape) == ((3, 7), (3, 7), (3,), (12, 4))
-    for log, dim in ((left, 1), (right, 1), (root, 0), (emitted, 0)):
+    rules, root, emitted = made().rules()
+    assert (rules.shape, root.shape, emitted.shape) == ((3, 7, 7), (3,), (12, 4))
+    for log, dim in ((rules.flatten(1), 1), (root, 0), (emitted, 0)):
         assert torch.allclose(log.exp().sum(dim), torch.ones(()), atol=1e-6)
 
 
 def test_all_sentences_of_two_and_three_words_have_the_probability_of_their_trees():
     model = made(GrammarConfig(2, 2, 2, 3)).double()
-    left, right, root, _ = (each.exp() for each in model.rules())
+    rules, root, _ = (each.exp() for each in model.rules())
     every = [torch.tensor(list(itertools.product(range(2), repeat=n))).t() for n in (2, 3)]
     two, three = (float(model(ids, torch.full(ids.shape[1:], len(ids))).exp().sum()) for ids in every)
-    leaf_l, leaf_r = left[:, 2:].sum(1), right[:, 2:].sum(1)  # a child is a word
-    pair = leaf_l * leaf_r
+    pair = rules[:, 2:, 2:].sum((1, 2))  # both children are words
     assert two == pytest.approx(float(root @ pair))
-    assert three == pytest.approx(float(root @ (leaf_l * (right[:, :2] @ pair) + leaf_r * (left[:, :2] @ pair))))
+    first, last = rules[:, 2:, :2].sum(1) @ pair, rules[:, :2, 2:].sum(2) @ pair  # one child is a word
+    assert three == pytest.approx(float(root @ (first + last)))
 
 
 def test_a_sentences_probability_does_not_depend_on_its_batch():
