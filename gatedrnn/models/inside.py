@@ -109,15 +109,17 @@ class _Kept:
 
     Args:
         rules: as tables.
+        wanted: whether their gradients are.
         words: of pre-terminals [B, T, P].
         first, last: rules whose first, or last, child is this word, summed over its pre-terminals [B, T, N parent, N other].
         lefts, rights: inside probabilities of spans of two words or more, else 0 [B, T + 1, T + 1, N].
         inner: the same by width [B, W, N].
         splits: by width, the weights of split points [B, W, K], the largest number under them [B, W], and the sums over split
-            points of products of children [B, W, N·N or P·P], None where a child is a word.
+            points of products of children [B, W, N·N or P·P], None where one child is a word, or rules need no gradient.
     """
 
     rules: _Rules
+    wanted: bool
     words: Tensor
     first: Tensor
     last: Tensor
@@ -136,7 +138,8 @@ class _Inside(torch.autograd.Function):
         tables, start, scale = _Rules.of(rules.exp()), root.exp(), words.amax(-1)
         linear = (words - scale[..., None]).exp()
         first, last = ((linear @ table).unflatten(-1, (count, count)) for table in (tables.first, tables.last))
-        kept = _Kept(tables, linear, first, last, *_charts(words, batch, steps + 1, steps + 1, count), {}, {})
+        charts = _charts(words, batch, steps + 1, steps + 1, count)
+        kept = _Kept(tables, ctx.needs_input_grad[1], linear, first, last, *charts, {}, {})
         scales = _charts(words, batch, steps + 1, steps + 1)
         result = words.new_full((batch,), _LEAST)
         for width in range(1, steps + 1):
@@ -158,7 +161,7 @@ class _Inside(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         (start, lengths), kept = ctx.saved_tensors, ctx.kept
         batch, steps, _ = kept.words.shape
-        found = _Gradients.zeros(kept, ctx.needs_input_grad[1])
+        found = _Gradients.zeros(kept)
         d_root = torch.zeros_like(start)
         d_spans = grad.new_zeros(batch, steps, steps) if ctx.needs_input_grad[4] else None
         for width in range(steps, 1, -1):
@@ -197,9 +200,9 @@ class _Gradients:
     last: _Ends
 
     @classmethod
-    def zeros(cls, kept: _Kept, rules: bool) -> "_Gradients":
-        """Args: rules: whether those of the tables are wanted."""
-        both, pair = (torch.zeros_like(t) if rules else None for t in (kept.rules.both, kept.rules.pair))
+    def zeros(cls, kept: _Kept) -> "_Gradients":
+        """None of them known yet."""
+        both, pair = (torch.zeros_like(t) if kept.wanted else None for t in (kept.rules.both, kept.rules.pair))
         charts = (_charts(kept.words, *kept.lefts.cells.shape) for _ in range(2))
         return cls(torch.zeros_like(kept.words), both, pair, *next(charts), *next(charts))
 
@@ -274,7 +277,8 @@ def _joined(kept: _Kept, scales: tuple[_Chart, _Ends], width: int) -> Tensor:
             products = ((lefts * weights[..., 1:-1, None]).transpose(-1, -2) @ rights).flatten(2)
             total += products @ kept.rules.both.t()
     peak = _above_zero(total.amax(-1))
-    kept.inner[width], kept.splits[width] = total / peak[..., None], (weights, peak, products)
+    kept.inner[width] = total / peak[..., None]
+    kept.splits[width] = weights, peak, products if kept.wanted else None
     kept.lefts.width(width).copy_(kept.inner[width])
     kept.rights.width(width).copy_(kept.inner[width])
     return (best + peak.log()).clamp_min(_LEAST)
