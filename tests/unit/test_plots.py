@@ -129,7 +129,10 @@ def write(path):
         "perplexity": {"valid": 20.5, "test": 21.75},
         "parsing": parsing,
         "agreement": {"simple": 0.985, "across_object_relative_clause": 0.5},
-        "deeper": {"one": {"accuracy": 0.75, "wrong": ["<b>dogs bark", "dogs <i>barks"]}, "two": {"accuracy": 1, "wrong": None}},
+        "deeper": {
+            "one": {"accuracy": 0.75, "wrong": ["<b>dogs bark", "dogs <i>barks"]},
+            "two": {"accuracy": 1, "wrong": None},
+        },
         "seconds": 61.4,
     }
     metrics = [{"epoch": k, "train_perplexity": 50 / k, "valid_perplexity": 60 / k} for k in (1, 2)]
