@@ -78,12 +78,12 @@ def chunked_cross_entropy(
 
 
 def _slow_bfloat16(hidden: Tensor) -> bool:
-    """Whether products of bfloat16 take longer than those of float32 where `hidden` is."""
-    if hidden.device.type != "cpu" or unavailable(hidden) is not None:
+    """Whether products of bfloat16 take longer than those of float32 where `hidden` is; a compiler takes what was asked for."""
+    if hidden.device.type != "cpu" or torch.compiler.is_compiling() or unavailable(hidden) is not None:
         return False
-    from gatedrnn.sequence.backends.cpu.runtime.target import quick_bfloat16
+    from gatedrnn.sequence.backends.cpu.runtime.target import best
 
-    return not quick_bfloat16()
+    return not best().quick
 
 
 def whole_numbers(owner: str, ids: Tensor, shape: str, advice: str) -> Tensor:

@@ -619,7 +619,7 @@ def test_a_cell_of_one_s_own_never_gets_another_s_kernel():
         gates = tuple(replace(g, squash="relu") if g.name == "cell_candidate" else g for g in spec.gates)
         return replace(spec, gates=gates)
 
-    layer = Recurrent(replace(own, name="relu-lstm", make_spec=make_spec), 4, 8).eval()
+    layer = Recurrent(replace(own, name="relu-lstm", make_spec=make_spec, options={}), 4, 8).eval()
     x = torch.randn(5, 2, 4)
     found = layer(x)[0]
     layer.backend = "reference"

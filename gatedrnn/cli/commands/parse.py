@@ -23,6 +23,7 @@ from gatedrnn.cli.text import (
 from gatedrnn.cli.votes import read_weights, weight_option
 from gatedrnn.core.files import write_text
 from gatedrnn.data import ConlluSentence, is_conllu, read_lines
+from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.parsing import GATES, vote
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
 from gatedrnn.training.run import Run, load_runs
@@ -37,7 +38,7 @@ class Options(arguments.Options):
 
     runs: tuple[str, ...] = place(
         "RUN",
-        "folder of a trained run; several vote. A last name that is no folder is the text: one sentence per line, "
+        "folder of a trained run; several vote. A last name that is no run is the text: one sentence per line, "
         "or CoNLL-U (FILE.conllu) [-, standard input]",
     )
     layer: str | None = option(None, LAYER_TOLD, "N")
@@ -75,9 +76,9 @@ def run(options: Options) -> Found:
 
 
 def _split(names: tuple[str, ...]) -> tuple[list[str], str]:
-    """The runs, and the text: the last name of several, unless it is a folder. Raises: DataError: a run that is none."""
+    """The runs, and the text: the last name of several, unless it is the folder of a run."""
     *folders, last = names
-    if not folders or Path(last).is_dir():
+    if not folders or (Path(last) / CONFIG_FILE).is_file():
         return [*names], "-"
     return folders, last
 

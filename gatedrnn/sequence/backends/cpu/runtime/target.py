@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import llvmlite.binding as llvm
-import torch
 
 from gatedrnn.core.errors import ArgumentError
 
@@ -109,9 +108,3 @@ def _named(name: str) -> Target:
     """A target that was asked for: its products of bfloat16 are asked for too, quick or not."""
     target = targets()[name]
     return target if target.half == "wide" else replace(target, quick=True)
-
-
-@torch.compiler.assume_constant_result
-def quick_bfloat16() -> bool:
-    """Whether products of bfloat16 take less time here than those of float32."""
-    return best().quick
