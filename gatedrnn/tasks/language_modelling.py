@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import nn
 
-from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.data.batching import SentenceBatches, StreamBatches, Window, window_lengths
@@ -187,7 +187,7 @@ class LanguageModelling(OfCorpus):
         return gates_by_word(model, held, sentence, mapping)
 
 
-_COLDEST = 0.001
+_COLDEST = 0.001  # below it, logits overflow
 
 
 def _reset(states: Any, probability: float) -> Any:
@@ -200,20 +200,20 @@ def _reset(states: Any, probability: float) -> Any:
 
 
 def _temperature(model: nn.Module, held: Vocabulary, how: Mapping[str, Any]) -> float:
-    """What logits are divided by. Raises: ArgumentError: it is no number above 0.001 and not "auto", or is given with a reset."""
+    """What logits are divided by. Raises: ArgumentError: no number from 0.001 on and not "auto", or beside a reset."""
     if how["reset"] and str(how["temperature"]) not in ("1", "1.0"):
         rule, advice = "cannot be combined with --reset", "Leave one of them out"
         raise ArgumentError("--temperature", rule, how["temperature"], advice)
     if how["temperature"] == "auto":
         return best_temperature(model, how["valid"]["text"], held)
     try:
-        found = positive_number("--temperature", float(how["temperature"]))
-        if found < _COLDEST:  # logits would overflow
-            raise ValueError
-        return found
+        found = float(how["temperature"])
     except ValueError:
+        found = math.nan
+    if not _COLDEST <= found < math.inf:
         rule = f"must be a number of at least {_COLDEST:g}, or auto"
-        raise ArgumentError("--temperature", rule, repr(how["temperature"]), "Write --temperature 0.95") from None
+        raise ArgumentError("--temperature", rule, repr(how["temperature"]), "Write --temperature 0.95")
+    return found
 
 
 def _settings(what: Any) -> dict[str, float]:

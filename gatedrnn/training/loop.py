@@ -253,8 +253,8 @@ class Loop:
         batch = whole.part(self.fabric.global_rank, self.fabric.world_size)
         main = training if p.stage == "main" else replace(training, schedule="constant", warmup_steps=0, peak_beta=None)
         total = (
-            p.step + steps * (training.epochs - p.epoch + 1) - p.batch
-        )  # if the epochs to come are as long as this one
+            p.step - p.batch + steps * (training.epochs - p.epoch + 1)
+        )  # later epochs taken to be as long as this one
         now = rate(main, p.base_rate, p.step, total, whole.steps, self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now
