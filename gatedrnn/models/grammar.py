@@ -112,6 +112,8 @@ class Grammar(PretrainedModel):
         Raises: ArgumentError: a shape, a length or an id is out of range.
         """
         tokens_TB, lengths_B = self._checked(tokens_TB, lengths_B)
+        if spans_BTT is not None:
+            spans_BTT = self._scores(spans_BTT, [tokens_TB.shape[1], len(tokens_TB), len(tokens_TB)])
         rules_NSS, root_N, words_VP = self.rules()
         return inside(F.embedding(tokens_TB.t(), words_VP), rules_NSS, root_N, lengths_B, spans_BTT)
 
@@ -145,6 +147,13 @@ class Grammar(PretrainedModel):
             found_B = inside(words_BTP, rules_NSS, root_N, lengths_B.clone(), scores)
             (probability_BTT,) = torch.autograd.grad(found_B.sum(), scores)
         return finite("spans", probability_BTT), finite("log-probability", found_B.detach())
+
+    def _scores(self, spans_BTT: Tensor, shape: list[int]) -> Tensor:
+        """Of the model's type, on its device. Raises: ArgumentError: they are not one number for each span."""
+        if list(spans_BTT.shape) != shape or not spans_BTT.is_floating_point():
+            got, advice = f"{spans_BTT.dtype} {list(spans_BTT.shape)}", "Give a score for each first and last word"
+            raise ArgumentError("Grammar.spans", f"must be floating-point numbers {shape}", got, advice)
+        return spans_BTT.to(self.symbols)
 
     def _checked(self, tokens_TB: Tensor, lengths_B: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         """Both as int64 on the model's device. Raises: ArgumentError: see `forward`."""

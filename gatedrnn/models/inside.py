@@ -31,8 +31,9 @@ def inside(
         rules_NSS: log P(left child, right child | parent), non-terminals first [N, N + P, N + P].
         root_N: log P(non-terminal | start) [N].
         lengths_B: words of each sentence, 2 … T.
-        spans_BTT: a score that is added to the log-probability of every tree that has the span of words i … j, at [b, i, j].
-            The gradient of the result with respect to it is the probability of the span given the sentence.
+        spans_BTT: a score that is added to the log-probability of every tree that has the span of words i … j, at [b, i, j];
+            −∞ for a span that no tree may have. The gradient of the result with respect to it is the probability of the span
+            given the sentence.
 
     Returns: log-probability in nats [B]; about −1e30 where it is below what the type holds.
     """
@@ -146,10 +147,10 @@ class _Inside(torch.autograd.Function):
             if width > 1:
                 scale = _joined(kept, scales, width)
             if spans is not None:
-                scale = scale + spans.diagonal(width - 1, 1, 2)
+                scale = (scale + spans.diagonal(width - 1, 1, 2)).clamp_min(_LEAST)
             if width > 1:
                 ended = (lengths == width).nonzero()[:, 0]
-                result[ended] = _above_zero(kept.inner[width][ended, 0] @ start).log() + scale[ended, 0]
+                result[ended] = _log(kept.inner[width][ended, 0] @ start, scale[ended, 0])
             for chart in scales:
                 chart.width(width).copy_(scale)
         ctx.save_for_backward(start, lengths)
@@ -168,7 +169,7 @@ class _Inside(torch.autograd.Function):
             outer, inner = found.lefts.width(width) + found.rights.width(width), kept.inner[width]
             ended = (lengths == width).nonzero()[:, 0]
             whole = inner[ended, 0]
-            share = grad[ended, None] / _above_zero(whole @ start)[:, None]
+            share = grad[ended, None] / _divisor(whole @ start)[:, None]
             outer[ended, 0] += share * start
             d_root += (share * whole).sum(0)
             if d_spans is not None:
@@ -276,14 +277,21 @@ def _joined(kept: _Kept, scales: tuple[_Chart, _Ends], width: int) -> Tensor:
             lefts, rights = _inner(kept.lefts, kept.rights, width)
             products = ((lefts * weights[..., 1:-1, None]).transpose(-1, -2) @ rights).flatten(2)
             total += products @ kept.rules.both.t()
-    peak = _above_zero(total.amax(-1))
+    largest = total.amax(-1)
+    peak = _divisor(largest)
     kept.inner[width] = total / peak[..., None]
     kept.splits[width] = weights, peak, products if kept.wanted else None
     kept.lefts.width(width).copy_(kept.inner[width])
     kept.rights.width(width).copy_(kept.inner[width])
-    return (best + peak.log()).clamp_min(_LEAST)
+    return _log(largest, best)
 
 
-def _above_zero(values: Tensor) -> Tensor:
-    """What is 0 by underflow, as the smallest number that has an inverse."""
-    return values.clamp_min(torch.finfo(values.dtype).tiny)
+def _divisor(values: Tensor) -> Tensor:
+    """The same; infinity for what is 0 by underflow, so that what it divides counts for nothing."""
+    return values.masked_fill(values < torch.finfo(values.dtype).tiny, torch.inf)
+
+
+def _log(values: Tensor, scale: Tensor) -> Tensor:
+    """log(values) + scale; `_LEAST` for what is 0 by underflow, or below."""
+    found = values.clamp_min(torch.finfo(values.dtype).tiny).log() + scale
+    return found.clamp_min(_LEAST).masked_fill(values < torch.finfo(values.dtype).tiny, _LEAST)
