@@ -75,12 +75,17 @@ def _votes(voters: Sequence[Set[Span]], weights: Sequence[float] | None) -> Coun
 
 
 def _whole(weights: Sequence[float]) -> Sequence[float]:
-    """Whole numbers in the same proportions, so that sums are exact and equal votes are equal; `weights` where there are none."""
+    """Whole numbers in the same proportions, so that sums are exact and equal votes are equal; shares of the largest where there
+    are none.
+    """
+    weights = [float(weight) for weight in weights]
     parts = [Fraction(weight).limit_denominator(_LARGEST_DENOMINATOR) for weight in weights]
     shared = lcm(*(part.denominator for part in parts))
-    whole = [float(part * shared) for part in parts]
+    whole = [part * shared for part in parts]
     near = all(abs(float(part) - weight) <= 1e-14 * weight for part, weight in zip(parts, weights, strict=True))
-    return whole if near and sum(whole) * LONGEST < 1 << 53 else weights
+    if near and sum(whole) * LONGEST < 1 << 53:
+        return [float(each) for each in whole]
+    return [weight / max(weights) for weight in weights]
 
 
 def _cuts(own: np.ndarray, n: int) -> np.ndarray:
