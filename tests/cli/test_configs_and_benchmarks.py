@@ -1,14 +1,12 @@
 """Every published configuration trains through the real command line; every benchmark runs."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from scripts import ROOT, run_script
 
 from gatedrnn.cli.main import main
 from gatedrnn.models import LanguageModel
@@ -16,7 +14,6 @@ from gatedrnn.sequence.backends.cpu.backend import Cpu
 from gatedrnn.tasks import TASKS
 from gatedrnn.training.config import read_run_config
 
-ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
@@ -76,12 +73,9 @@ def test_tensorboard_has_every_epoch(tmp_path):
 
 
 def test_recurrence_benchmark_runs():
-    command = [sys.executable, str(ROOT / "benchmarks" / "recurrence.py"), "--runs", "1", "--cell", "lstm"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    assert "| torch.nn.LSTM | torch |" in done.stdout and "| lstm | reference |" in done.stdout
+    code, out, err = run_benchmark("recurrence.py", "--runs", "1", "--cell", "lstm", "--shape", "H64-B4-T8")
+    assert code == 0, err
+    assert "| torch.nn.LSTM | torch |" in out and "| lstm | reference |" in out
 
 
 def test_bench_json_has_every_row(capsys):
@@ -139,41 +133,43 @@ def test_bench_of_one_layer_and_of_the_interpreted_gpu_kernels(capsys, monkeypat
 def test_without_a_gpu_its_benchmarks_say_so(capsys):
     assert main(["bench", "--device", "cuda"]) == 1
     assert "torch finds no GPU" in capsys.readouterr().err
-    done = run_benchmark("gpu_check.py")
-    assert done.returncode == 1 and "needs a GPU; got none" in done.stdout
+    code, out, _ = run_benchmark("gpu_check.py")
+    assert code == 1 and "needs a GPU; got none" in out
 
 
 def test_room_on_chips_is_told():
-    done = run_benchmark("onchip.py")
-    assert done.returncode == 0, done.stderr
+    code, out, err = run_benchmark("onchip.py")
+    assert code == 0, err
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    assert all(line in page for line in done.stdout.splitlines())
+    assert out and all(line in page for line in out.splitlines())
 
 
 def test_curves_are_drawn(tmp_path):
     line = {"seconds": 60.0, "valid_perplexity": 100.0, "train_perplexity": 120.0}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    done = run_benchmark("curves.py", "--out", str(tmp_path / "curves.png"), f"LSTM={tmp_path}")
-    assert done.returncode == 0, done.stderr
+    code, _, err = run_benchmark("curves.py", "--out", str(tmp_path / "curves.png"), f"LSTM={tmp_path}")
+    assert code == 0, err
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_steps_of_a_grammar_are_measured():
-    done = run_benchmark("grammar.py", "--symbols", "3", "4", "--words", "5", "--vocabulary", "20", "--rounds", "1")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("(3, 4)    5 ")
+    sizes = ["--symbols", "3", "4", "--words", "5", "--vocabulary", "20", "--rounds", "1"]
+    code, out, err = run_benchmark("grammar.py", *sizes)
+    assert code == 0, err
+    assert out.splitlines()[-1].startswith("(3, 4)    5 ")
 
 
 def test_a_second_process_is_measured(tmp_path):
     for name in ("train.txt", "valid.txt"):
         (tmp_path / name).write_text("the old pilot sleeps\n" * 1120)
-    done = run_benchmark("scaling.py", "--data", str(tmp_path), "--minutes", "0.02", "--parameters", "25000000")
-    assert done.returncode == 0, done.stderr
-    rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("| ")]
+    tiny = "model: {embedding_size: 8, hidden_sizes: [8], options: {chunk_size: 4}}\ntraining: {batch_size: 20}\n"
+    (tmp_path / "tiny.yaml").write_text(tiny)
+    how = ("--data", tmp_path, "--config", tmp_path / "tiny.yaml", "--minutes", "0.005", "--parameters", "25000000")
+    code, out, err = run_benchmark("scaling.py", *how)
+    assert code == 0, err
+    rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| ")]
     assert [row[0].strip() for row in rows[1:3]] == ["1", "2"] and rows[4][2].strip() == "83 %"
 
 
 def run_benchmark(name, *options):
-    command = [sys.executable, str(ROOT / "benchmarks" / name), *options]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT)
+    return run_script(ROOT / "benchmarks" / name, *options)
