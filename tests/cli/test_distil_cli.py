@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from terminal import fails, record, works
 
+from gatedrnn.cli.commands import distil
 from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits, write_corpus
 from gatedrnn.studies.parsing import parse_by_grammar, parse_sentences, vote
 from gatedrnn.tasks.teacher import TEACHER_FILE, Teacher
@@ -131,6 +132,36 @@ def test_a_kill_before_the_first_step_leaves_the_trees(place, tmp_path, monkeypa
     shutil.copy(place / "student" / TEACHER_FILE, run)
     monkeypatch.setattr("gatedrnn.cli.commands.distil._heights", None)
     works(*command(place, 1), "--distil.weight", 2, "--out", run, "--resume")
+    assert (run / TEACHER_FILE).read_bytes() == (place / "student" / TEACHER_FILE).read_bytes()
+
+
+def test_a_kill_before_the_first_checkpoint_is_no_plain_training_on(place, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        cut(patch, 1, CutError())
+        with pytest.raises(CutError):
+            works(*command(place, 1), "--distil.weight", 2, "--out", run)
+    works("train", "--out", run, "--resume")
+    assert read_metrics(run)[0]["valid_tree_loss"] == read_metrics(place / "student")[0]["valid_tree_loss"]
+
+
+def test_trees_that_were_left_are_no_plain_run(place, tmp_path):
+    shutil.copy(place / "student" / TEACHER_FILE, tmp_path)
+    told = fails("train", "--data", place / "text", *ONLSTM, *CPU, 1, "--out", tmp_path)
+    assert f"must not hold a run yet; got a student's {TEACHER_FILE}" in told
+    assert [path.name for path in tmp_path.iterdir()] == [TEACHER_FILE]
+
+
+def test_another_process_may_have_begun_a_run_meanwhile(place, tmp_path, monkeypatch):
+    """While one parses its text, another one begins a student in the same folder: its trees are left as they are."""
+    run, heights = tmp_path / "run", distil._heights
+
+    def late(*arguments):
+        shutil.copytree(place / "student", run, dirs_exist_ok=True)
+        return heights(*arguments)
+
+    monkeypatch.setattr("gatedrnn.cli.commands.distil._heights", late)
+    assert "must not hold a run yet" in fails(*command(place, 1), "--distil.weight", 3, "--out", run)
     assert (run / TEACHER_FILE).read_bytes() == (place / "student" / TEACHER_FILE).read_bytes()
 
 

@@ -26,7 +26,7 @@ from gatedrnn.data.text import read_batches
 from gatedrnn.models.saving import WEIGHTS_FILE
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
 from gatedrnn.tasks.teacher import LONGEST, TEACHER_FILE, DistilConfig, Teacher
-from gatedrnn.training.run import Run, load_runs, read_metrics
+from gatedrnn.training.run import Run, check_free, load_runs, locked, read_metrics
 from gatedrnn.trees import spans_to_heights
 
 SPLITS = {"train": "training", "valid": "validation"}
@@ -101,7 +101,10 @@ def _taught(runs: list[Run], options: Options, task: Any, config: Any, out: Path
     heights = {split: _heights(runs, task.corpus, split, console) for split in SPLITS}
     teacher = Teacher.of(task.corpus, heights, _told(runs), how)
     if os.environ.get("RANK", "0") == "0":
-        teacher.save(out)
+        with locked(out):  # the folder may have become another process's while the text was parsed
+            if not options.resume:
+                check_free(out)
+            teacher.save(out)
     return LanguageModelling(task.corpus, teacher)
 
 

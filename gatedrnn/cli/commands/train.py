@@ -25,6 +25,7 @@ from gatedrnn.data.text import rereadable
 from gatedrnn.models.config import OLD_KEYS, with_options
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.tasks import TASKS, LanguageModelling
+from gatedrnn.tasks.teacher import TEACHER_FILE, Teacher
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.run import TOKENS_FOLDER, check_begun, check_free, checkpoints, continued, load_run
 
@@ -132,6 +133,8 @@ def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Fou
         task.cache(out / TOKENS_FOLDER)
     if teach is not None:
         task = teach(task, config, out, console)
+    elif not begun and (out / TEACHER_FILE).exists():
+        task = _student(task, out, options.resume)
     doing = f"{'continuing' if begun else 'training'} {_kind(config)} {'in' if begun else 'into'} {out}"
     for line in (task.describe(), doing):
         console.print(line, highlight=False, soft_wrap=True)
@@ -145,6 +148,20 @@ def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Fou
     if options.json and stopped == "interrupted" and _rank() == 0:
         print(_go_on(out, options), file=sys.stderr)
     return Found(scores, measure)
+
+
+def _student(task: Any, out: Path, resume: bool) -> Any:
+    """The task of a student that has no checkpoint, with its teacher. Raises: DataError: it is not to be continued."""
+    if not resume or not isinstance(task, LanguageModelling):
+        got, advice = (
+            f"a student's {TEACHER_FILE}",
+            "Continue it with --resume, choose another --out, or delete the folder",
+        )
+        raise DataError(str(out), "must not hold a run yet", got, advice)
+    teacher = Teacher.load(out)
+    if teacher is not None:
+        teacher.check_text(task.corpus, str(out))
+    return LanguageModelling(task.corpus, teacher)
 
 
 def show(found: Found, options: Options) -> None:
