@@ -1,14 +1,12 @@
 """What holds for the training of each task: processes, kill −9, Ctrl-C, NaN."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import torch
+from programs import start, together
 from terminal import call, fails
 
 from gatedrnn.data import write_corpus
@@ -45,24 +43,14 @@ def task(request, tmp_path_factory):
     return request.param, ["train", "--task", request.param, *TASKS[request.param], "--data", str(folder)]
 
 
-def start(command, *more, processes=1):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if processes == 2 else []
-    return subprocess.Popen(
-        [sys.executable, *torchrun, "-m", "gatedrnn.cli.main", *command, *map(str, more)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-
-
 def test_two_processes_have_the_losses_of_one(task, tmp_path):
     name, command = task
-    found = []
-    for processes in (1, 2):
-        out = tmp_path / str(processes)
-        process = start(command, *PLAIN[name], "--training.epochs", 2, "--out", out, processes=processes)
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors[-3000:]
-        found.append(read_metrics(out))
-    for one, two in zip(*found, strict=True):
+    more = [*PLAIN[name], "--training.epochs", 2, "--out"]
+    code, _, err = call(*command, *more, tmp_path / "1")
+    assert code == 0, err
+    code, _, err = together(2, *command, *more, tmp_path / "2")
+    assert code == 0, err[-3000:]
+    for one, two in zip(read_metrics(tmp_path / "1"), read_metrics(tmp_path / "2"), strict=True):
         for key in ("train_loss_nats", "valid_loss_nats"):
             assert two[key] == pytest.approx(one[key], abs=2e-5)
 
@@ -75,12 +63,12 @@ def weights(run):
 
 def test_killed_and_gone_on_with_it_ends_in_the_same_bits(task, tmp_path):
     _, command = task
-    more = ["--training.epochs", "40", "--training.checkpoint_minutes", "1e-9"]
+    more = ["--training.epochs", "20", "--training.checkpoint_minutes", "1e-9"]
     code, _, err = call(*command, *more, "--out", tmp_path / "whole")
     assert code == 0, err
     killed = tmp_path / "killed"
-    for wanted in (3, 9):
-        process = start(command, *more, "--out", killed, "--resume")
+    for wanted in (2, 6):
+        process = start(*command, *more, "--out", killed, "--resume")
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             log = killed / "metrics.jsonl"
@@ -95,7 +83,7 @@ def test_killed_and_gone_on_with_it_ends_in_the_same_bits(task, tmp_path):
     expected, found = weights(tmp_path / "whole"), weights(killed)
     assert expected.keys() == found.keys() and all(torch.equal(expected[name], found[name]) for name in expected)
     losses = [[record["train_loss_nats"] for record in read_metrics(run)] for run in (tmp_path / "whole", killed)]
-    assert losses[0] == losses[1] and len(losses[0]) == 40
+    assert losses[0] == losses[1] and len(losses[0]) == 20
 
 
 def test_ctrl_c_ends_with_130_and_goes_on(task, tmp_path, monkeypatch):

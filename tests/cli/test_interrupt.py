@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from programs import Program, start
 
 from gatedrnn.training.run import load_run
 
@@ -24,29 +25,37 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "text"
 
 
-def command(*arguments: object, until: Path | None = None) -> tuple[int, str, str]:
+def when_an_epoch_stands_in(path: Path, process: subprocess.Popen[str] | Program) -> None:
+    """Wait for it, or for the process's end."""
+    deadline = time.monotonic() + 120
+    while not (path.exists() and path.read_text()) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+
+
+def command(*arguments: object, until: Path | None = None) -> tuple[int | None, str, str]:
     """Run `gatedrnn`; with `until`, Ctrl-C as soon as an epoch stands in that file. Exit status, output, errors."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gatedrnn.cli.main", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    program = start(*arguments)
     if until:
-        deadline = time.monotonic() + 120
-        while not (until.exists() and until.read_text()) and time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=240)
-    return process.returncode, output, errors
+        when_an_epoch_stands_in(until, program)
+        program.interrupt()
+    output, errors = program.communicate()
+    return program.returncode, output, errors
 
 
 def test_ctrl_c_leaves_a_usable_run(tmp_path: Path, text: Path):
     out = tmp_path / "run"
     options = [*TINY, "--training.epochs", "100000", "--training.device", "cpu"]
-    status, output, errors = command("train", "--data", text, "--out", out, *options, until=out / "metrics.jsonl")
-    assert status == 130, errors
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gatedrnn.cli.main", "train", "--data", str(text), "--out", str(out), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    when_an_epoch_stands_in(out / "metrics.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == 130, errors
     assert "interrupted: best valid perplexity" in output, errors
     assert errors == ""
     assert load_run(out).vocabulary.words[:2] == ["<unk>", "<eos>"]
