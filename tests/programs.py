@@ -108,7 +108,7 @@ def _run(arguments: list[str], environment: Mapping[str, str], said: Sequence[st
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, number)
         os.close(opened)
-    sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["gatedrnn", *arguments]
