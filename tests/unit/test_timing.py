@@ -29,9 +29,9 @@ class Clock:
 
 @pytest.fixture
 def clock(tmp_path, monkeypatch):
-    """A clock on which the `torch` backend is faster than the kernels, a cache of its own, and every device measurable."""
+    """A clock on which the `torch` backend is faster than the kernels, a table of its own, and every device measurable."""
     clock = Clock(cpu=2.0, torch=1.0)
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(timing, "cache_folder", lambda: tmp_path / "gatedrnn")  # kernels stay in the common one
     monkeypatch.setattr(timing, "measurable", lambda device: True)
     monkeypatch.setattr(timing, "_seconds", clock)
     for name, backend in BACKENDS.items():
@@ -70,6 +70,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def test_the_table_lies_beside_the_kernels():
+    assert timing._path() == cache_folder() / "backends.json"
+
+
 def test_the_fastest_is_taken_and_each_size_is_timed_once(clock):
     layer = LSTM(3, 4)
     assert ran(clock, layer, 5, 2, 3) == "torch" and clock.ran == ["cpu", "torch"]
@@ -84,7 +88,7 @@ def test_the_fastest_is_taken_and_each_size_is_timed_once(clock):
 def test_a_later_process_reads_what_was_measured(clock):
     layer = GRU(3, 4)
     ran(clock, layer, 5, 2, 3)
-    (size,) = json.loads((cache_folder() / "backends.json").read_text()).items()
+    (size,) = json.loads(timing._path().read_text()).items()
     assert ": gru " in size[0] and "D=3 B<=2 T<=8 float32 training" in size[0] and size[1] == {"cpu": 2.0, "torch": 1.0}
     timing.forget()
     assert ran(clock, layer, 5, 2, 3) == "torch" and len(clock.ran) == 2
@@ -94,7 +98,7 @@ def test_a_later_process_reads_what_was_measured(clock):
     "content", ["", "{", "[1]", '{"a": 1}', '{"a": {"cpu": "fast"}}', "\udcff", 100_000 * "["], ids=range(7)
 )
 def test_a_damaged_table_is_measured_anew(clock, content):
-    path = cache_folder() / "backends.json"
+    path = timing._path()
     path.parent.mkdir(parents=True)
     path.write_bytes(content.encode(errors="surrogateescape"))
     assert ran(clock, LSTM(3, 4), 5, 2, 3) == "torch" and len(clock.ran) == 2
@@ -203,7 +207,7 @@ def test_a_measurement_that_failed_is_not_kept_for_later_processes(clock, monkey
     layer = LSTM(3, 4)
     monkeypatch.setattr(BACKENDS["torch"], "run", full)
     assert [ran(clock, layer, 5, 2, 3) for _ in range(2)] == ["cpu", "cpu"]
-    assert clock.ran == ["cpu"] and not (cache_folder() / "backends.json").exists()
+    assert clock.ran == ["cpu"] and not timing._path().exists()
     monkeypatch.setattr(BACKENDS["torch"], "run", run)
     timing.forget()  # a later process
     assert ran(clock, layer, 5, 2, 3) == "torch"
@@ -242,11 +246,11 @@ def test_another_version_measures_anew(clock, monkeypatch):
         monkeypatch.setattr(owner, name, value)
         timing.forget()
         ran(clock, layer, 5, 2, 3)
-        assert len(json.loads((cache_folder() / "backends.json").read_text())) == count, name
+        assert len(json.loads(timing._path().read_text())) == count, name
 
 
 def test_entries_of_other_processes_stay(clock, monkeypatch):
-    path = cache_folder() / "backends.json"
+    path = timing._path()
     timed = timing._timed
 
     def meanwhile(able, request):
@@ -276,7 +280,7 @@ def free(lock):
 
 def test_a_lock_that_another_process_never_gives_back_costs_only_the_table(clock, monkeypatch):
     monkeypatch.setattr(timing, "_PATIENCE", 0.05)
-    path = cache_folder() / "backends.json"
+    path = timing._path()
     path.parent.mkdir(parents=True)
     with FileLock(f"{path}.lock"):
         assert ran(clock, LSTM(3, 4), 5, 2, 3) == "torch"
