@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from interpreter import quicken
+from quicker import quicken_triton
 
 torch.set_num_threads(1)
 
@@ -16,7 +16,7 @@ if importlib.util.find_spec("triton") is not None and not torch.cuda.is_availabl
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it as it is imported, and wherever a kernel is defined
     importlib.import_module("gatedrnn.sequence.backends.triton.loops")
     del os.environ["TRITON_INTERPRET"]  # for the other tests, the backend is not there
-    quicken()
+    quicken_triton()
 
 INSTRUCTIONS = (
     "cli/test_interrupt.py::test_training_on_after_compression",

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from quicker import quicken_onnx
 from safetensors.torch import load_file, save_file
 from terminal import copy_of, fails, record, works
 
@@ -18,6 +19,7 @@ from gatedrnn.training.run import load_run
 
 pytestmark = pytest.mark.skipif(scan is None, reason=f"needs PyTorch {SCAN_SINCE} or later")
 
+quicken_onnx()
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
 SMALL = ["--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--model.cell", "lstm", "--training.device", "cpu",
          "--training.epochs", 1, "--training.batch_size", 16]  # fmt: skip

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from browser import Browser, chromium
+from quicker import quicken_onnx
 from terminal import fails, records, works
 
 from gatedrnn.cli.commands.export import Options, show
@@ -25,6 +26,7 @@ for library in ("onnx", "onnxruntime", "onnxscript"):
 
 pytestmark = pytest.mark.skipif(scan is None, reason=f"needs PyTorch {SCAN_SINCE} or later")
 
+quicken_onnx()
 RUNS = ("run", "lstm", "char")
 SENTENCES = [
     "the cat that the dogs chase sleeps .",

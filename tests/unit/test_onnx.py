@@ -7,6 +7,7 @@ import onnx as onnx_library
 import onnxruntime
 import pytest
 import torch
+from quicker import quicken_onnx
 from torch import nn
 
 from gatedrnn import GRU, LSTM, ONLSTM, Gates, Recurrent
@@ -25,6 +26,7 @@ from gatedrnn.models import (
 
 pytestmark = pytest.mark.skipif(scan is None, reason=f"needs PyTorch {SCAN_SINCE} or later")
 
+quicken_onnx()
 STANDARD = {"lstm": "LSTM", "g2lstm": "LSTM", "peephole": "LSTM", "coupled": "LSTM", "gru": "GRU", "rnn": "RNN"}
 BOUND = {"atol": 1e-5, "rtol": 1e-5}
 
