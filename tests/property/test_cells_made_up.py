@@ -31,7 +31,7 @@ def test_kernels_for_a_gpu_are_the_equation(tmp_path, monkeypatch, seed):
 
 def test_nearly_every_cell_of_the_vocabulary_is_compiled(tmp_path):
     refused = []
-    for seed in range(100, 150):
+    for seed in range(100, 125):
         made = make(seed)
         cell = load(made, tmp_path)
         try:
@@ -42,4 +42,4 @@ def test_nearly_every_cell_of_the_vocabulary_is_compiled(tmp_path):
             ]
         except UnsupportedError as error:
             refused.append(str(error))
-    assert len(refused) <= 2, refused
+    assert len(refused) <= 1, refused

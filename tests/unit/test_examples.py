@@ -1,22 +1,18 @@
 """Every example runs as its user would run it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import ROOT, run_script
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 def run(script: str, *arguments: str) -> str:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(EXAMPLES / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    code, out, err = run_script(EXAMPLES / script, *arguments)
+    assert code == 0, err
+    return out
 
 
 @pytest.mark.parametrize(

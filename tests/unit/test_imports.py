@@ -10,18 +10,19 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    code = f"import sys, gatedrnn; print([m for m in {HEAVY} if m in sys.modules], 'gatedrnn.cells' in sys.modules)"
-    assert python(code) == "[] True"
-
-
-def test_a_model_loads_nothing_heavy():
-    assert python(f"import sys, gatedrnn.models; print([m for m in {HEAVY} if m in sys.modules])") == "[]"
+def test_importing_the_package_and_its_models_loads_nothing_heavy():
+    code = f"""
+import sys, gatedrnn
+print([m for m in {HEAVY} if m in sys.modules], "gatedrnn.cells" in sys.modules)
+import gatedrnn.models
+print([m for m in {HEAVY} if m in sys.modules])
+"""
+    assert python(code).splitlines() == ["[] True", "[]"]
 
 
 def test_importing_takes_little_more_than_torch():
     code = "import time, torch; t = time.perf_counter(); import gatedrnn; print(time.perf_counter() - t)"
-    assert min(float(python(code)) for _ in range(3)) <= 0.3
+    assert any(float(python(code)) <= 0.3 for _ in range(3))  # other processes may be in the way of one
 
 
 def test_a_layer_on_the_cpu_imports_nothing_of_a_gpu():
