@@ -156,7 +156,7 @@ def _lower_targets(
     radius = adversarial_softmax * _length(weight[index], logits.dtype)
     length = _length(hidden, logits.dtype)
     logits.scatter_add_(-1, index[:, None], (-radius * length)[:, None])
-    return (-radius / length.clamp_min(torch.finfo(length.dtype).tiny))[:, None]
+    return (-radius / length).nan_to_num_(0, 0, 0)[:, None]  # δ = 0 where h = 0
 
 
 def _add_gradients(
