@@ -25,6 +25,7 @@ from gatedrnn.data.text import rereadable
 from gatedrnn.models.config import OLD_KEYS, with_options
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.tasks import TASKS, LanguageModelling
+from gatedrnn.tasks.task import check_read
 from gatedrnn.tasks.teacher import TEACHER_FILE, Teacher
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.run import TOKENS_FOLDER, check_begun, check_free, checkpoints, continued, load_run
@@ -80,6 +81,8 @@ def run(options: Options, teach: Teach | None = None) -> Found:
         if said or name == "options":
             sections["model"][name] = said
     goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
+    if goes_on and "model.cell" not in options.given:
+        sections["model"] |= _cell_of(Path(options.out or ""), options.task)
     cell = sections["model"].get("cell")  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
     sections["model"] = RunConfig.types({"task": options.task})["model"].without_unread(sections["model"], left)
@@ -106,6 +109,15 @@ def run(options: Options, teach: Teach | None = None) -> Found:
         raise
 
 
+def _cell_of(out: Path, task: str) -> dict[str, str]:
+    """The cell of a run that is continued, whose options may be given; none if it cannot be read, or is of another task."""
+    with suppress(GatedRNNError):  # which is told where the run is continued
+        config: Any = read_run_config(out / CONFIG_FILE, written=True)
+        if config.task == task and hasattr(config.model, "cell"):
+            return {"cell": config.model.cell}
+    return {}
+
+
 def _absolute(config: Any) -> Any:
     """The configuration with its paths absolute, so that a run can be gone on with from another folder."""
     data = config.data
@@ -124,12 +136,14 @@ def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Fou
     from gatedrnn.training.progress import TrainingDisplay
 
     data = config.data.folder
+    kind: Any = TASKS[config.task]
+    check_read(kind, config.training)
     if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
         _make_text(out, config)
     console = Console(stderr=options.json, quiet=_rank() > 0)
     begun = bool(checkpoints(out))
     with console.status("reading the text"):
-        task = TASKS[config.task].open(config.data, data or out / "text", out if begun else None)
+        task = kind.open(config.data, data or out / "text", out if begun else None)
         task.cache(out / TOKENS_FOLDER)
     if teach is not None:
         task = teach(task, config, out, console)
