@@ -21,7 +21,12 @@ if importlib.util.find_spec("triton") is not None and not torch.cuda.is_availabl
 INSTRUCTIONS = (
     "cli/test_interrupt.py::test_training_on_after_compression",
     "golden/",
-    "parity/test_cpu",
+    "parity/test_cpu_backend",
+    "parity/test_cpu_care",
+    "parity/test_cpu_inference",
+    "parity/test_cpu_nearly_float32",
+    "parity/test_cpu_operators",
+    "parity/test_cpu_small",
     "parity/test_guard_pages",
     "parity/test_sequence",
     "parity/test_torch",
@@ -31,12 +36,17 @@ INSTRUCTIONS = (
     "unit/test_parsing_study",
     "unit/test_resume",
 )
-"""Files of the tests, or tests, whose results depend on the CPU's instructions; others are the same on every machine."""
+"""Files of the tests, or tests, whose results depend on the CPU's instructions; others are the same on every machine.
+
+Not of them: `parity/test_cpu_products`, which tries every target of the machine in any case.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them, for `pytest -m instructions`."""
+    """Mark them, for `pytest -m instructions`, but for cells that are like another one."""
     for item in items:
+        if item.get_closest_marker("alike"):
+            continue
         if f"{item.path.relative_to(Path(__file__).parent).as_posix()}::{item.name}".startswith(INSTRUCTIONS):
             item.add_marker("instructions")
 

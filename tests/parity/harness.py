@@ -28,7 +28,13 @@ VARIANTS = {
     "layernorm": ("layernorm", {}),
     "slstm": ("slstm", {}),
 }
-every_cell = pytest.mark.parametrize("variant", VARIANTS)
+KINDS = ("rnn-relu", "lstm", "gru-before", "peephole-full", "onlstm-chunks-free", "layernorm", "slstm")
+"""One cell of each kind: one state, two, a product inside the step, its own matrices, scans over chunks, norms, exponentials."""
+every_cell = pytest.mark.parametrize(
+    "variant", [name if name in KINDS else pytest.param(name, marks=pytest.mark.alike) for name in VARIANTS]
+)
+"""Every cell; under the lesser sets of instructions one of each kind, where those have tests of every cell in float32."""
+every_cell_in_every_set = pytest.mark.parametrize("variant", VARIANTS)
 a_few_cells = pytest.mark.parametrize("variant", ["lstm", "gru-after", "onlstm-chunks"])
 T, B, D, H = 5, 3, 7, 15
 RAGGED = {1: [1], 3: [2, 5, 3], 33: [1 + 7 * k % 4 for k in range(33)]}

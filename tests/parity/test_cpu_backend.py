@@ -18,6 +18,7 @@ from harness import (
     check_float32,
     equal,
     every_cell,
+    every_cell_in_every_set,
     float32_errors,
     inputs_for,
     leaf,
@@ -94,7 +95,9 @@ def test_noise_drawn_by_the_layer_is_the_reference_s(variant, lengths, straight_
     assert not torch.equal(other["output"], found[0]["output"])
 
 
-@pytest.mark.parametrize("name", ["output_gate", "input_gate", "forget_gate"])
+@pytest.mark.parametrize(
+    "name", ["output_gate", *(pytest.param(name, marks=pytest.mark.alike) for name in ("input_gate", "forget_gate"))]
+)
 @pytest.mark.parametrize("variant", ["lstm", "peephole"])
 def test_one_named_gate_is_perturbed(variant, name):
     gates = Gates(temperature=0.7, noise_probability=1.0, straight_through=True, names=(name,))
@@ -170,7 +173,7 @@ def test_biases_learn_beside_frozen_weights_whose_gradients_are_not_computed(var
     assert (need_w, need_u, need_bias) == ("weight_ih_l0" not in frozen, learns, True)
 
 
-@every_cell
+@every_cell_in_every_set
 @pytest.mark.parametrize("times", [1.0, 5.0])
 @pytest.mark.parametrize("sizes", [(12, 5, 9, 35), (5, 33, 40, 21)], ids=["long", "wide"])
 def test_float32_errs_no_more_than_the_reference(variant, times, sizes):
@@ -196,7 +199,7 @@ def test_float32_on_other_targets(variant, name, monkeypatch):
             check_float32(layer, steps, size, lengths)
 
 
-@every_cell
+@every_cell_in_every_set
 def test_saturated_gates_stay_within_their_bounds(variant):
     layer = make(variant, D, 21, dtype=torch.float32)
     x, states = inputs_for(layer)
