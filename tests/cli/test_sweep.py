@@ -126,6 +126,43 @@ def test_a_training_that_a_killed_sweep_left_is_no_failure(config, monkeypatch, 
     assert main(given) == 130 and started == [["round-1/trial-1", "round-1/trial-2"]] * 2
 
 
+def test_a_trial_that_is_killed_is_continued_once(config, monkeypatch, capsys):
+    started = []
+
+    def killing(jobs, processes, ended):
+        """Trial 1 is killed once, trial 2 each time."""
+        waiting = [*jobs]
+        while waiting:
+            job = waiting.pop(0)
+            started.append((job.name, "--resume" in job.arguments))
+            run = config.parent / "out" / job.name
+            run.mkdir(exist_ok=True)
+            (run / "config.yaml").touch()
+            (run / "metrics.jsonl").write_text('{"valid_perplexity": 7.5}')
+            again = ended(job, 0 if job.name.endswith("1") and started[-1][1] else -9)
+            waiting[:0] = [again] if again else []
+
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", killing)
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep._Sweep.draw", lambda sweep, path: path.touch())
+    assert main(sweep(config, "training.seed=1,2")) == 0
+    assert started == [(f"round-1/trial-{n}", again) for n in (1, 2) for again in (False, True)]
+    results = json.loads((config.parent / "out" / "sweep.json").read_text())["results"]
+    assert {name: each["score"] for name, each in results.items()} == {"round-1/trial-1": 7.5, "round-1/trial-2": None}
+    error = capsys.readouterr().err
+    assert error.count("killed by signal 9, and continued once") == 2 and "failed: killed by signal 9" in error
+
+
+def test_a_job_may_be_run_again(tmp_path):
+    ended = []
+
+    def again(job, code):
+        ended.append((job.name, code))
+        return job if len(ended) == 1 else None
+
+    run_jobs([Job("one", ["--version"], tmp_path / "log")], 1, again)
+    assert ended == [("one", 0)] * 2
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no terminals that hang up")
 @pytest.mark.parametrize("ignored", [False, True])
 def test_the_end_of_the_terminal_is_an_interrupt_except_under_nohup(ignored, tmp_path):

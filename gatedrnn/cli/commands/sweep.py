@@ -111,19 +111,26 @@ class _Sweep:
                 with locked(run):  # raises if a sweep that was killed left a training that goes on
                     pass
         jobs = [self._job(folder, n, plan) for n in left]
-        done = len(chosen) - len(jobs)
+        done, killed = len(chosen) - len(jobs), set[str]()
 
-        def ended(job: Job, code: int) -> None:
+        def ended(job: Job, code: int) -> Job | None:
             nonlocal done
             if code == 130:
                 raise KeyboardInterrupt
-            done += 1
             n, run = int(job.name.rpartition("-")[2]), self.out / job.name
+            if code < 0 and job.name not in killed:  # by whoever needed the memory, perhaps not of its own fault
+                killed.add(job.name)
+                told = f"killed by signal {-code}, and continued once"
+                print(f"round {number} of {of}: {self.trials[n].label}: {told}", file=sys.stderr)
+                return self._job(folder, n, plan)
+            done += 1
             score = self._score(run) if code == 0 else None
             self.results[job.name] = {"round": number, "trial": n, "minutes": plan.minutes, "score": score}
             write_json(self.out / SWEEP_FILE, {"settings": self.settings, "results": self.results})
-            told = f"valid {self.measure} {score:.2f}" if score is not None else f"failed: {_last_line(job.log)}"
+            why = f"killed by signal {-code}" if code < 0 else _last_line(job.log)
+            told = f"valid {self.measure} {score:.2f}" if score is not None else f"failed: {why}"
             print(f"round {number} of {of}, {done} of {len(chosen)}: {self.trials[n].label}: {told}", file=sys.stderr)
+            return None
 
         run_jobs(jobs, processes, ended)
 

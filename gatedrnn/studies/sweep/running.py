@@ -23,13 +23,14 @@ class Job:
     log: Path
 
 
-def run_jobs(jobs: list[Job], processes: int, ended: Callable[[Job, int], None]) -> None:
+def run_jobs(jobs: list[Job], processes: int, ended: Callable[[Job, int], Job | None]) -> None:
     """Run `jobs` in order, `processes` at a time, each on its share of the cores.
 
     An interrupt, a termination signal or the end of the terminal is passed on to those that run, which write their checkpoints,
     before it is raised here.
 
-    Args: ended: called with each job that ends and its exit code.
+    Args: ended: called with each job that ends and its exit code, which is negative after a signal; gives a job to run next, or
+        None.
     """
     threads = max(1, cores() // processes)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -43,7 +44,8 @@ def run_jobs(jobs: list[Job], processes: int, ended: Callable[[Job, int], None])
                 time.sleep(_LOOK_S)
                 for name in [name for name, (_, process) in running.items() if process.poll() is not None]:
                     job, process = running.pop(name)
-                    ended(job, process.returncode)
+                    again = ended(job, process.returncode)
+                    waiting[:0] = [] if again is None else [again]
         finally:
             for _, process in running.values():
                 process.send_signal(signal.SIGINT)
