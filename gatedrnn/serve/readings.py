@@ -19,7 +19,8 @@ def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
     Raises: RefusedError: too much text, or none. ArgumentError: an unknown layer.
     """
     lines = _lines(body.text)
-    _check(sum(len(run.vocabulary.tokens(line)) for line in lines), limits)
+    sizes = [len(run.vocabulary.tokens(line)) for line in lines]
+    _check(sum(max(1, size) for size in sizes), any(sizes), limits)
     how = {"layer": _layer(body.layer) or default_layer(run.model), "gate": body.gate, "algorithm": body.algorithm}
     how["mapping"] = body.mapping or run.config.data.mapping
     return lambda: [parsed.record() | how for parsed in parse_lines(run.model, run.vocabulary, lines, **how)]
@@ -27,13 +28,13 @@ def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
 
 def reading(run: Run, body: SurprisalBody, limits: Limits) -> Work:
     """A record a line, as `gatedrnn surprisal --json`. Raises: as `parsing`."""
-    lines, total = [], 0
+    lines, total, some = [], 0, False
     for line in align_lines(run.vocabulary, _lines(body.text), body.mapping, run.config.data.empty_lines):
         lines.append(line)
-        total += len(line.ids)
+        total, some = total + max(1, len(line.ids)), some or bool(line.ids)
         if total > limits.prompt_tokens:
             break
-    _check(total, limits)
+    _check(total, some, limits)
     how = {"carried": body.carried, "tokens": body.tokens, "layer": _layer(body.layer)}
     return lambda: list(surprisal_records(run.model, run.vocabulary, lines, **how))
 
@@ -45,12 +46,13 @@ def _lines(text: str | list[str]) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def _check(tokens: int, limits: Limits) -> None:
-    if not tokens:
-        raise RefusedError(400, "text: must hold at least one word; got none. Send a sentence", param="text")
+def _check(tokens: int, some: bool, limits: Limits) -> None:
+    """Raises RefusedError: too much text, or none. Args: tokens: an empty line counts as one; some: whether a line has any."""
     if tokens > limits.prompt_tokens:
         rule = f"must be at most {limits.prompt_tokens} tokens in one request; got {tokens} or more"
         raise RefusedError(400, f"text: {rule}. Send fewer sentences", param="text", code="context_length_exceeded")
+    if not some:
+        raise RefusedError(400, "text: must hold at least one word; got none. Send a sentence", param="text")
 
 
 def _layer(given: int | str | None) -> Layer | None:

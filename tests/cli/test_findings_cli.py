@@ -1,7 +1,11 @@
 """What commands say at the edges."""
 
+from dataclasses import replace
+
 import pytest
 from terminal import call, fails
+
+from gatedrnn.training.run import load_run
 
 
 @pytest.mark.parametrize(
@@ -21,3 +25,24 @@ def test_a_setting_without_use_is_refused_before_anything_is_said_or_written(wor
     code, said, error = call("train", *given)
     assert (code, said) == (1, "") and not out.exists()
     assert "training.sequence_length: has no effect for grammar; got 12" in error
+
+
+@pytest.mark.parametrize("empty_lines", ["skip", "eos"])
+def test_an_empty_line_counts_against_the_limits_of_a_server(work, empty_lines):
+    pytest.importorskip("fastapi")
+    from gatedrnn.serve.http import RefusedError
+    from gatedrnn.serve.limits import Limits
+    from gatedrnn.serve.readings import parsing, reading
+    from gatedrnn.serve.schema import ParseBody, SurprisalBody
+
+    run = load_run(work / "run")
+    run = replace(run, config=replace(run.config, data=replace(run.config.data, empty_lines=empty_lines)))
+    text, limits = "the pilot\n" + "\n" * 20, Limits(prompt_tokens=20)
+    assert len(parsing(run, ParseBody(text=text), Limits())()) == 21
+    with pytest.raises(RefusedError, match="must be at most 20 tokens in one request; got 22 or more"):
+        parsing(run, ParseBody(text=text), limits)
+    if empty_lines == "skip":
+        assert len(reading(run, SurprisalBody(text=text), limits)()) == 1
+        return
+    with pytest.raises(RefusedError, match="must be at most 20 tokens in one request; got 21 or more"):
+        reading(run, SurprisalBody(text=text), limits)
