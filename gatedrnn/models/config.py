@@ -95,6 +95,9 @@ class LanguageModelConfig(CellSection):
         tied: the decoder shares the embedding's weights; the last hidden size must be the embedding size.
         skip_connections: the decoder reads the sum of all layers' outputs instead of the last one's; all must have one size.
         forget_bias: the initial bias of each forget gate; null for the layers' own initialisation.
+        master_bias: β, added to the initial biases of master gates: from 0 to β over the split points of the master input gate,
+            from 0 to −β over those of the master forget gate, so that a new model keeps and writes most units; null for the
+            layers' own initialisation.
         options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default for language models.
         gates: temperature and noise; null, or a key left out, for the cell's default.
         embedding_dropout: probability that a word's whole embedding is dropped.
@@ -113,6 +116,7 @@ class LanguageModelConfig(CellSection):
     tied: bool = True
     skip_connections: bool = False
     forget_bias: float | None = None
+    master_bias: float | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     gates: Gates | None = None
     embedding_dropout: float = 0.0
@@ -131,20 +135,21 @@ class LanguageModelConfig(CellSection):
             rule, got = "needs hidden layers of one size", f"hidden_sizes={list(self.hidden_sizes)}"
             raise ArgumentError("model.skip_connections", rule, got, "Make them equal, or set skip_connections: false")
         if self.forget_bias is not None:
-            self._check_forget_bias()
+            self._check_bias("forget_bias", self.forget_bias, "forget_gate")
+        if self.master_bias is not None:
+            self._check_bias("master_bias", self.master_bias, "master_forget")
 
-    def _check_forget_bias(self) -> None:
-        """Raises ArgumentError: it is not finite, or no bias of the cell is added to its forget gate."""
-        spec, advice = CELLS[self.cell].make_spec(1), "Leave it out"
-        if "forget_gate" not in {gate.name for gate in spec.gates}:
-            raise ArgumentError("model.forget_bias", "needs a cell with a forget gate", f"cell={self.cell}", advice)
+    def _check_bias(self, key: str, value: float, gate: str) -> None:
+        """Raises ArgumentError: `value` is not finite, or no bias of the cell is added to its gate `gate`."""
+        owner, spec, advice = f"model.{key}", CELLS[self.cell].make_spec(1), "Leave it out"
+        kind = f"{gate.replace('_gate', '').replace('_', ' ')} gate"
+        if gate not in {each.name for each in spec.gates}:
+            raise ArgumentError(owner, f"needs a cell with a {kind}", f"cell={self.cell}", advice)
         if spec.normalised:
-            rule = "needs a cell whose forget gate is not normalised after the bias is added"
-            raise ArgumentError("model.forget_bias", rule, f"cell={self.cell}", advice)
-        if not -math.inf < self.forget_bias < math.inf:  # type: ignore[operator]
-            raise ArgumentError(
-                "model.forget_bias", "must be a finite number", self.forget_bias, "Give a number such as 1"
-            )
+            rule = f"needs a cell whose {kind} is not normalised after the bias is added"
+            raise ArgumentError(owner, rule, f"cell={self.cell}", advice)
+        if not -math.inf < value < math.inf:
+            raise ArgumentError(owner, "must be a finite number", value, "Give a number such as 1")
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class LanguageModel(PretrainedModel):
             Recurrent(config.cell, before, after, **shared, **config.options)
             for before, after in zip(widths, config.hidden_sizes, strict=False)
         )
-        self._set_forget_bias()
+        self._set_biases()
         self.decoder = nn.Linear(config.hidden_sizes[-1], config.vocabulary_size)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
@@ -79,15 +79,25 @@ class LanguageModel(PretrainedModel):
             nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
 
     @torch.no_grad()
-    def _set_forget_bias(self) -> None:
-        """Fill the biases of forget gates as the configuration says (Jozefowicz, Zaremba & Sutskever 2015)."""
-        if self.config.forget_bias is None:
-            return
+    def _set_biases(self) -> None:
+        """Set the biases of gates as the configuration says.
+
+        Equations: forget gates, Jozefowicz, Zaremba & Sutskever 2015. Master gates, no source: f̃ = cumax rises early and
+            ĩ = 1 − cumax falls late, as a forget gate's bias of 1 keeps a cell's state.
+        """
+        layer: Any
         for layer in self.layers:
-            rows: Any = [gate.rows for gate in layer.spec.gates]  # type: ignore[union-attr]
-            names = [gate.name for gate in layer.spec.gates]  # type: ignore[union-attr]
-            for name, value in (("bias_ih_l0", self.config.forget_bias), ("bias_hh_l0", 0.0)):
-                getattr(layer, name).split(rows)[names.index("forget_gate")].fill_(value)
+            rows, names = [gate.rows for gate in layer.spec.gates], [gate.name for gate in layer.spec.gates]
+            biases = dict(zip(names, layer.bias_ih_l0.split(rows), strict=True))
+            if self.config.forget_bias is not None:
+                biases["forget_gate"].fill_(self.config.forget_bias)
+                layer.bias_hh_l0.split(rows)[names.index("forget_gate")].fill_(0.0)
+            if self.config.master_bias is not None:
+                for name, end in (
+                    ("master_input", self.config.master_bias),
+                    ("master_forget", -self.config.master_bias),
+                ):
+                    biases[name] += torch.linspace(0, end, len(biases[name]))
 
     @property
     def shared(self) -> dict[str, str]:

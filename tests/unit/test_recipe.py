@@ -172,10 +172,32 @@ class TestModel:
         with pytest.raises(ArgumentError, match="not normalised after the bias is added; got cell=layernorm"):
             replace(SMALL, cell="layernorm", options={}, forget_bias=1.0)
 
+    def test_master_biases(self):
+        options = {"cell": "onlstm", "options": {"chunk_size": 2}, "embedding_size": 12, "hidden_sizes": (12, 12)}
+        models = {}
+        for bias in (None, 4.0):
+            torch.manual_seed(0)
+            models[bias] = LanguageModel(replace(SMALL, **options, master_bias=bias))
+        tokens = torch.randint(0, 11, (5, 3))
+        for plain, layer in zip(models[None].layers, models[4.0].layers, strict=True):
+            added = (layer.bias_ih_l0 - plain.bias_ih_l0).split([gate.rows for gate in layer.spec.gates])
+            *others, master_input, master_forget = added
+            assert not any(each.any() for each in others)
+            torch.testing.assert_close(master_input, torch.linspace(0, 4, 6))
+            torch.testing.assert_close(master_forget, -torch.linspace(0, 4, 6))
+        (plain, *_), (kept, *_) = (models[bias].eval()(tokens, return_gates=True).gates for bias in (None, 4.0))
+        for name in ("master_input", "master_forget"):
+            assert kept[name].mean() > plain[name].mean() + 0.2
+        with pytest.raises(
+            ArgumentError, match=r"model.master_bias: needs a cell with a master forget gate; got cell=lstm"
+        ):
+            replace(SMALL, cell="lstm", options={}, master_bias=1.0)
+
+    @pytest.mark.parametrize("key", ["forget_bias", "master_bias"])
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-    def test_a_forget_bias_is_finite(self, value):
-        with pytest.raises(ArgumentError, match=f"model.forget_bias: must be a finite number; got {value}"):
-            replace(SMALL, forget_bias=value)
+    def test_a_bias_is_finite(self, key, value):
+        with pytest.raises(ArgumentError, match=f"model.{key}: must be a finite number; got {value}"):
+            replace(SMALL, cell="onlstm", **{key: value})
 
 
 class TestTemperature:
