@@ -135,10 +135,11 @@ class _Text:
 
     def _texts(self, name: str, parameters: str, levels: list[Targets], same: dict[str, str]) -> tuple[str, ...]:
         texts = []
+        counts = {self._found.spec.rows: self._sum(self._rows)} | self._sizes
         for k, targets in enumerate(levels):
             planned = schedule(targets, same)
             self._slots = max(self._slots, planned.slots)
-            texts.append(Writer(level_name(name, k), parameters, planned, self._address, self._sizes).text())
+            texts.append(Writer(level_name(name, k), parameters, planned, self._address, self._sizes, counts).text())
         return tuple(texts)
 
     def _address(self, place: Place) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """A schedule as the text of a Numba function of one row of the batch: loops over vectors, and calls of what needs whole rows.
 
-The text names no size: H units, K logits of the gates that have not H, M = H // C chunks of C units.
+The text has no size in it, only names: H units, K logits of the gates that have not H, M = H // C chunks of C units.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,17 @@ _SIZES = "H, K, C, M, row"
 class Writer:
     """Writes one function, called `name`, with the loops' own functions before it."""
 
-    def __init__(self, name: str, parameters: str, found: Schedule, address: Address, sizes: dict[int, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: str,
+        found: Schedule,
+        address: Address,
+        sizes: dict[int, str],
+        counts: dict[int, str],
+    ) -> None:
         self._name, self._parameters, self._found, self._sizes = name, parameters, found, sizes
-        self._address = address
+        self._address, self._counts = address, counts
         self._names: dict[Node, str] = {}
         self._loops: list[str] = []
         self._lines: list[str] = []
@@ -90,7 +98,12 @@ class Writer:
         return found if node.op in _INFIX else f"total(first({found}, 1, 0.0))"
 
     def _number(self, arg: object) -> str:
-        return self.named(arg) if isinstance(arg, Node) else number_text(arg)
+        return self.named(arg) if isinstance(arg, Node) else self.constant(arg)
+
+    def constant(self, number: float) -> str:
+        """A number of the step; a whole one that counts elements, as in a mean, by the name of that size."""
+        name = self._counts.get(number) if isinstance(number, int) and number > 1 else None
+        return f"float({name})" if name else number_text(number)
 
     def _whole(self, node: Node) -> None:
         """A call of a function of whole rows; others lie in `rowwise`."""
@@ -183,7 +196,7 @@ class _Body:
     def _of(self, arg: object) -> str:
         """An operand: a number, a vector computed before, or one that is loaded once."""
         if not isinstance(arg, Node):
-            return number_text(arg)
+            return self._writer.constant(arg)
         if arg.size and arg not in self._computed:
             return self._loaded.get(arg) or self._load(arg)
         name = self._writer.named(arg)

@@ -197,7 +197,7 @@ class Reader(ElementRules):
             self._check_chunk(shape[-1])
             return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
         if _is_number(value):
-            return self.graph.apply("mul", value, float(shape[-1]))
+            return self.graph.apply("mul", value, shape[-1])
         return self._reduced("sum", "add", value)
 
     def _reduced(self, op, join, value):
@@ -213,7 +213,7 @@ class Reader(ElementRules):
         return self.graph.node("same", value, size=_elements(given.meta["val"].shape)) if _is_number(value) else value
 
     def _mean(self, node, value, dims=None, keep=False):
-        return self.graph.apply("div", self._sum(node, value, dims, keep), float(_last(node)))
+        return self.graph.apply("div", self._sum(node, value, dims, keep), _last(node))
 
     def _amax(self, node, value, dims=(), keep=False):
         if len(dims) != 1:
@@ -229,7 +229,7 @@ class Reader(ElementRules):
         mean = self._mean(node, value, dims)
         away = self.graph.apply("sub", value, mean)
         squares = self._sum(node, self.graph.apply("mul", away, away), dims)
-        return [self.graph.apply("div", squares, float(_last(node) - node.kwargs.get("correction", 1))), mean]
+        return [self.graph.apply("div", squares, _last(node) - node.kwargs.get("correction", 1)), mean]
 
     def _var(self, node, value, dims=None):
         return self._var_mean(node, value, dims)[0]

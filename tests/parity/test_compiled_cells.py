@@ -4,10 +4,12 @@ import types
 
 import pytest
 import torch
+from harness import VARIANTS, every_cell, make
 from torch.nn import functional as F
 
 from gatedrnn import Gates, Recurrent
 from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec
+from gatedrnn.compiler.cell import compile_cell
 from gatedrnn.core.errors import BackendError
 
 harness = types.ModuleType("harness")
@@ -418,3 +420,25 @@ def test_a_step_of_another_form_is_its_equation(make_spec, step):
     found, expected = (results(layer, x, None, None, backend) for backend in ("cpu", "reference"))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
+@every_cell
+def test_cells_of_other_sizes_share_their_kernels(variant):
+    cells = [make(variant, D, hidden) for hidden in (12, 35)]
+    first, second = (compile_cell(CELLS[VARIANTS[variant][0]].step, layer.spec) for layer in cells)
+    assert (first.forward, first.backward) == (second.forward, second.backward)
+
+
+def test_a_whole_number_of_the_step_that_is_no_size_stays():
+    def step(spec, params, x_gates, h_gates, state):
+        (h,) = state
+        a = spec.squash("hidden", x_gates + h_gates)
+        return (a * 3 + h.mean(-1, keepdim=True),), {"hidden": a}
+
+    cell = Cell("three", "three", lambda hidden: Spec(hidden, (Gate("hidden", hidden, "tanh"),), ("h",)), step)
+    for hidden in (1, 2, 3, 4):
+        layer = Recurrent(cell, D, hidden, dtype=torch.float64, backend="cpu")
+        x = torch.randn(T, B, D, dtype=torch.float64)
+        found = layer(x)[0]
+        layer.backend = "reference"
+        torch.testing.assert_close(found, layer(x)[0], rtol=1e-12, atol=1e-12)

@@ -44,7 +44,7 @@ def computed(model, prompts, rows, cache_bytes):
 def test_each_is_the_one_alone(cell):
     torch.manual_seed(1)
     options = {"chunk_size": 4} if cell == "onlstm" else {}
-    config = LanguageModelConfig(len(WORDS), cell=cell, embedding_size=20, hidden_sizes=(20, 20), options=options)
+    config = LanguageModelConfig(len(WORDS), cell=cell, embedding_size=24, hidden_sizes=(36, 24), options=options)
     model = LanguageModel(config).eval()
     for parameter in model.parameters():
         parameter.data *= 3
