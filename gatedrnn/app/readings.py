@@ -30,8 +30,9 @@ def layers(run: Run) -> list[str]:
     """Names of the layers that trees can be read from, the default first; none without master gates."""
     if not has_distances(run.model):
         return []
-    every, chosen = [str(k + 1) for k in range(len(run.model.layers))], str(default_layer(run.model))
-    return [chosen, *(k for k in every if k != chosen), *([MEAN] if len(every) > 1 else [])]
+    numbers, chosen = [str(k + 1) for k in range(len(run.model.layers))], str(default_layer(run.model))
+    every = [*numbers, *([MEAN] if len(numbers) > 1 else [])]
+    return [chosen, *(each for each in every if each != chosen)]
 
 
 def about(run: Run) -> str:

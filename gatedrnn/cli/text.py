@@ -16,7 +16,9 @@ INTERRUPTED = 130
 
 GO_ON = "run the same command with --resume to continue"
 
-LAYER_TOLD = "layer to read, from 1, or mean for the mean of all layers [the second, or the only one]"
+LAYER_TOLD = (
+    "layer to read, from 1, or mean for the mean of all layers [model.tree_layer, else the second, or the only one]"
+)
 GATE_TOLD = "gate whose mean gives the distances"
 ALGORITHM_TOLD = "how trees are built from distances: biased (as published; leans to the right) or unbiased"
 

@@ -43,7 +43,8 @@ def convert(hint: Any, value: Any, owner: str) -> Any:
         options = [part for part in get_args(hint) if part is not NoneType]
         if value is None and NoneType in get_args(hint):
             return None
-        return convert(options[0], value, owner)
+        fitting = [part for part in options if isinstance(part, type) and isinstance(value, part)]
+        return convert((fitting or options)[0], value, owner)
     if is_dataclass(hint):
         return from_dict(hint, value, owner)  # type: ignore[arg-type]
     if get_origin(hint) is tuple:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gatedrnn.data import EOS
 from gatedrnn.models import surprisals
-from gatedrnn.studies.parsing import default_layer, has_distances, read_sentences
+from gatedrnn.studies.parsing import MEAN, default_layer, has_distances, read_sentences
 from gatedrnn.training.run import Run
 from gatedrnn.trees import Span, distances_to_spans
 
@@ -55,15 +55,16 @@ def readings_by_graph(run: Run, graph: bytes, sentences: Sequence[list[int]]) ->
         for each in session.get_inputs()
         if each.name not in ("tokens", "lengths")
     }
-    eos, traced = run.vocabulary.ids[EOS], _has_trees(run)
-    names = ["logits", *([f"master_forget_{default_layer(run.model)}"] if traced else [])]
+    eos, layer = run.vocabulary.ids[EOS], default_layer(run.model) if _has_trees(run) else None
+    every = range(1, len(run.model.layers) + 1) if layer == MEAN else [] if layer is None else [layer]
+    names = ["logits", *(f"master_forget_{k}" for k in every)]
     bits, trees = [], []
     for ids in sentences:
         tokens = np.array([eos, *ids], np.int64)[:, None]
         found: Any = session.run(names, {"tokens": tokens, "lengths": np.array([len(tokens)]), **states})
         bits.append(_bits(found[0][:, 0].astype(np.float64), [*ids, eos]))
-        if traced:
-            distances = 1 - found[1][1:, 0].astype(np.float64).mean(-1)
+        if every:
+            distances = 1 - np.mean([gate[1:, 0].astype(np.float64).mean(-1) for gate in found[1:]], 0)
             trees.append(distances_to_spans(distances.tolist(), "unbiased"))
     return Readings(bits, trees)
 

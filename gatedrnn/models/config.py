@@ -11,6 +11,9 @@ from gatedrnn.core.config import convert, to_dict
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 
+MEAN = "mean"
+"""The layer that stands for the mean of all layers' distances."""
+
 OLD_KEYS = ("chunk_size", "split_points", "peephole", "reset_after", "nonlinearity")
 """Options that were keys of the section `model`, where they are still read."""
 
@@ -98,6 +101,8 @@ class LanguageModelConfig(CellSection):
         master_bias: β, added to the initial biases of master gates: from 0 to β over the split points of the master input gate,
             from 0 to −β over those of the master forget gate, so that a new model keeps and writes most units; null for the
             layers' own initialisation.
+        tree_layer: the layer whose distances make trees unless another is named: a number from 1, or "mean" for the mean of all
+            layers; null for the second, or the only one.
         options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default for language models.
         gates: temperature and noise; null, or a key left out, for the cell's default.
         embedding_dropout: probability that a word's whole embedding is dropped.
@@ -117,6 +122,7 @@ class LanguageModelConfig(CellSection):
     skip_connections: bool = False
     forget_bias: float | None = None
     master_bias: float | None = None
+    tree_layer: int | str | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     gates: Gates | None = None
     embedding_dropout: float = 0.0
@@ -138,6 +144,22 @@ class LanguageModelConfig(CellSection):
             self._check_bias("forget_bias", self.forget_bias, "forget_gate")
         if self.master_bias is not None:
             self._check_bias("master_bias", self.master_bias, "master_forget")
+        if self.tree_layer is not None:
+            self._check_tree_layer()
+
+    @property
+    def layer_of_trees(self) -> int | str:
+        """The layer whose distances make trees unless another is named."""
+        return self.tree_layer or min(2, len(self.hidden_sizes))
+
+    def _check_tree_layer(self) -> None:
+        """Raises ArgumentError: the cell has no distances, or there is no such layer."""
+        owner, layers = "model.tree_layer", len(self.hidden_sizes)
+        if "master_forget" not in {gate.name for gate in CELLS[self.cell].make_spec(1).gates}:
+            raise ArgumentError(owner, "needs a cell with a master forget gate", f"cell={self.cell}", "Leave it out")
+        if self.tree_layer not in (MEAN, *range(1, layers + 1)) or isinstance(self.tree_layer, bool):
+            rule = f"must lie in 1…{layers}, or be {MEAN}"
+            raise ArgumentError(owner, rule, self.tree_layer, "Choose a layer of the model")
 
     def _check_bias(self, key: str, value: float, gate: str) -> None:
         """Raises ArgumentError: `value` is not finite, or no bias of the cell is added to its gate `gate`."""

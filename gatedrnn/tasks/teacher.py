@@ -44,7 +44,7 @@ class DistilConfig:
 
     Args:
         weight: factor of the tree loss in nats per split, which is added to the language model's loss in nats per token.
-        layer: layer whose distances learn the trees, from 1 [the second, or the only one: the one that parse reads].
+        layer: layer whose distances learn the trees, from 1: the one that `parse` reads.
         temperature: what distances, which lie between 0 and 1, are divided by before the softmax over possible splits.
 
     Raises: ArgumentError: a value is out of range.

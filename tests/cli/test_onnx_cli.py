@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from terminal import copy_of, fails, record, works
 from gatedrnn.core.torch_internals import SCAN_SINCE, scan
 from gatedrnn.data.logic import make_pairs, write_pairs
 from gatedrnn.data.verb_final import write_parallel
+from gatedrnn.export import onnx
+from gatedrnn.export.agreement import alike, readings_by_graph, readings_of
 from gatedrnn.training.run import load_run
 
 pytestmark = pytest.mark.skipif(scan is None, reason=f"needs PyTorch {SCAN_SINCE} or later")
@@ -51,6 +54,17 @@ def test_levels_and_compressed_runs(levels, name, tmp_path):
         expected = (model.expand() if name == "compressed" else model)(tokens, lengths=lengths).logits
     logits = outputs(tmp_path / "out" / "sequence.onnx", tokens=tokens, lengths=lengths)["logits"]
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [1, 2, "mean"])
+def test_trees_by_a_graph_are_those_of_the_model(work, tmp_path, layer):
+    run = load_run(work / "run")
+    run.model.config = replace(run.model.config, tree_layer=layer)
+    graph = onnx(run.model, tmp_path / "out", only=["sequence"])["sequence"].read_bytes()
+    lines = (work / "text" / "test.txt").read_text().splitlines()[:30]
+    sentences = [run.vocabulary.encode(run.vocabulary.tokens(line)) for line in lines]
+    expected, found = readings_of(run, sentences), readings_by_graph(run, graph, sentences)
+    assert alike(expected, found) and any(expected.trees)
 
 
 def test_int8_keeps_the_perplexity(work, tmp_path):

@@ -9,6 +9,23 @@ from terminal import fails, record, records, works
 
 from gatedrnn.data import read_treebank
 
+# ---------------------------------------------------------------- the layer of a run
+
+
+def test_a_run_says_which_layer_is_read(work, tmp_path):
+    small = ["--model.hidden_sizes", "[8, 8]", "--model.embedding_size", 8, "--model.options.chunk_size", 2]
+    data = ["--data", work / "text", "--training.device", "cpu", "--training.epochs", 1]
+    works("train", *data, *small, "--model.tree_layer", "mean", "--out", tmp_path / "run")
+    lines = work / "text" / "test.txt"
+    trees = {
+        name: works("parse", tmp_path / "run", lines, *("--layer", name)[: 2 * bool(name)]) for name in ("", *LAYERS)
+    }
+    assert trees[""] == trees["mean"] not in (trees["1"], trees["2"])
+    assert record("eval-parsing", tmp_path / "run", "--treebank", work / "text" / "test.trees")["layer"] == "mean"
+    said = "model.tree_layer: must lie in 1…2, or be mean; got 3"
+    assert said in fails("train", *data, *small, "--model.tree_layer", 3, "--out", tmp_path / "other")
+
+
 # ---------------------------------------------------------------- --select
 
 LAYERS = {"1": 1, "2": 2, "mean": "mean"}

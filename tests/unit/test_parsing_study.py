@@ -1,5 +1,6 @@
 """Reading distances off a model, scoring trees, and judging pairs."""
 
+from dataclasses import replace
 from itertools import count, islice
 
 import numpy as np
@@ -167,6 +168,27 @@ def test_an_empty_sentence_is_refused():
 
 def test_the_papers_layer_is_the_default():
     assert [default_layer(make_model(sizes=(8,) * layers)) for layers in (1, 2, 3, 4)] == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("layer", [1, 3, "mean"])
+def test_a_model_says_which_layer_makes_trees(layer):
+    model, vocabulary = make_model(), Vocabulary(["<unk>", "<eos>", *(f"w{k}" for k in range(WORDS - 2))])
+    sentences = [[f"w{k}" for k in ids] for ids in draw_sentences(20, 12)]
+    named = list(parse_sentences(model, vocabulary, sentences, layer=layer))
+    assert named != list(parse_sentences(model, vocabulary, sentences))
+    model.config = replace(model.config, tree_layer=layer)
+    assert default_layer(model) == layer and named == list(parse_sentences(model, vocabulary, sentences))
+
+
+@pytest.mark.parametrize("layer", [0, 4, -1, "last", ""])
+def test_a_layer_that_the_model_has_not_makes_no_trees(layer):
+    with pytest.raises(ArgumentError, match=rf"model.tree_layer: must lie in 1…3, or be mean; got {layer}"):
+        replace(make_model().config, tree_layer=layer)
+
+
+def test_a_cell_without_distances_has_no_layer_of_trees():
+    with pytest.raises(ArgumentError, match=r"model.tree_layer: needs a cell with a master forget gate; got cell=gru"):
+        replace(make_model("gru").config, tree_layer=1)
 
 
 GOLD = [gold_tree(tree) for tree in sample_trees(80, seed=1)]

@@ -42,7 +42,7 @@ PAIRS = 500
 LAYER, ALGORITHM = 1, "unbiased"  # chosen on validation sentences: docs/decisions.md
 MODEL = LanguageModelConfig(
     cell="onlstm", embedding_size=128, hidden_sizes=(128, 128), options={"chunk_size": 4},
-    input_dropout=0.1, hidden_dropout=0.1, output_dropout=0.1,
+    tree_layer=LAYER, input_dropout=0.1, hidden_dropout=0.1, output_dropout=0.1,
 )  # fmt: skip
 TRAINING = TrainingConfig(epochs=6, batch_size=32, sequence_length=40, learning_rate=0.003, device="cpu")
 PAGE = "page"

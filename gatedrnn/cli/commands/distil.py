@@ -23,6 +23,7 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Corpus
 from gatedrnn.data.sentences import SHORTEST
 from gatedrnn.data.text import read_batches
+from gatedrnn.models.config import MEAN
 from gatedrnn.models.saving import WEIGHTS_FILE
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
 from gatedrnn.tasks.teacher import LONGEST, TEACHER_FILE, DistilConfig, Teacher
@@ -42,9 +43,7 @@ class Options(train.Options):
     runs: tuple[str, ...] = place("RUN", "folder of a run of language_modelling or grammar; several vote")
     task: str = option(LanguageModelling.name, f"of the student: {LanguageModelling.name}", "NAME")
     out: str = required("folder for the student, or of the student to continue", "STUDENT")
-    how: DistilConfig = settings(
-        DistilConfig, {"distil.weight": "weight", "distil.layer": "layer", "distil.temperature": "temperature"}
-    )
+    how: DistilConfig = settings(DistilConfig, {"distil.weight": "weight", "distil.temperature": "temperature"})
 
 
 def prepare(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
@@ -120,10 +119,10 @@ def _how(config: Any, task: Any, options: Options) -> DistilConfig:
     if config.model.cell not in able:
         rule = f"must have master gates for distil: {', '.join(able)}"
         raise ArgumentError("model.cell", rule, config.model.cell, f"Try --model.cell {able[0]}")
-    layers = len(config.model.hidden_sizes)
-    layer = options.how.layer or min(2, layers)  # the one that `parse` reads
-    if layer > layers:
-        raise ArgumentError("distil.layer", f"must lie in 1…{layers}", layer, "Choose a layer of the student")
+    layer = config.model.layer_of_trees
+    if layer == MEAN:
+        advice = "Add --model.tree_layer 2"
+        raise ArgumentError("model.tree_layer", "must be one layer for distil, which learns the trees", layer, advice)
     return replace(options.how, layer=layer)
 
 

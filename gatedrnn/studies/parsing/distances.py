@@ -16,12 +16,10 @@ from gatedrnn.core.checks import one_of, positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModel
+from gatedrnn.models.config import MEAN
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.sequence.modes import nearly_float32
-
-MEAN = "mean"
-"""The layer that stands for the mean of all layers' distances."""
 
 Layer = int | str
 """A layer from 1 on, or `MEAN`."""
@@ -63,9 +61,9 @@ def layer_named(name: str) -> Layer:
         raise ArgumentError("parsing.layer", rule, repr(name), "Choose a layer of the model") from error
 
 
-def default_layer(model: LanguageModel) -> int:
-    """The layer read unless one is named: the second, as in the paper, or the only one."""
-    return min(2, len(model.layers))
+def default_layer(model: LanguageModel) -> Layer:
+    """The layer read unless one is named: `model.tree_layer`, else the second, as in the paper, or the only one."""
+    return model.config.layer_of_trees
 
 
 def read_sentences(

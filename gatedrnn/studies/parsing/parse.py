@@ -42,7 +42,7 @@ def parse_sentences(
 
     Args:
         sentences: words of each, at least one.
-        layer: from 1, or "mean"; None for the second, or the only one.
+        layer: from 1, or "mean"; None for the model's own (`default_layer`).
         gate, algorithm, mapping: as in `read_sentences`, `distances_to_spans` and `Vocabulary.encode_foreign`.
 
     Raises: ArgumentError: as those.
