@@ -104,7 +104,7 @@ def compiled(name, kind, direct=False):
     }
     arguments = [pointers.get(argument, types.intp) for argument in names]
     code = build.compile_entry(function, arguments, target, tile_module(target, kind))
-    return build.load(code, "entry", target), names
+    return build.load([code], "entry", target), names
 
 
 def nan_filled(count, dtype):

@@ -27,7 +27,7 @@ _LOADED: list[Any] = []  # engines live as long as the process
 _SUM_BYTES = 32
 _TOLD = False
 _NOWHERE = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value  # an address that is never called
-EXTERNAL = ("tile", "strip", "configure", "keep", "restore")
+EXTERNAL = ("tile", "strip", "configure", "keep", "restore", "forward_rows", "backward_rows")
 
 
 def cached(name: str, target: Target, make: Callable[[], bytes]) -> bytes:
@@ -87,11 +87,12 @@ def _not_kept(error: Exception) -> None:
         )
 
 
-def load(code: bytes, symbol: str, target: Target) -> int:
-    """The address of `symbol` in object code made for `target`."""
+def load(codes: list[bytes], symbol: str, target: Target) -> int:
+    """The address of `symbol` in object code made for `target`, linked together."""
     _initialise()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(target))
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    for code in codes:
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _LOADED.append(engine)
     return engine.get_function_address(symbol)
@@ -105,6 +106,25 @@ def compile_entry(function: Any, arguments: list[Any], target: Target, tiles: st
         arguments: its Numba types, addresses (`Ptr`) and int64 only.
         tiles: IR of functions that it calls by name.
     """
+    name, text = _typed(function, arguments)
+    module = llvm.parse_assembly(_retarget(text + _entry(name, arguments), target))
+    module.link_in(llvm.parse_assembly(_retarget(tiles, target)))
+    return _object(module, "entry", target)
+
+
+def compile_named(name: str, function: Any, arguments: list[Any], target: Target) -> bytes:
+    """Object code with `function` under a name, for other code that calls it as Numba does.
+
+    Args: arguments: its Numba types.
+    """
+    own, text = _typed(function, arguments)
+    module = llvm.parse_assembly(_retarget(text, target))
+    module.get_function(own).name = name
+    return _object(module, name, target)
+
+
+def _typed(function: Any, arguments: list[Any]) -> tuple[str, str]:
+    """Its name in IR, and the IR, not optimised."""
     from numba.core import types
     from numba.core.compiler import Flags, compile_extra
     from numba.core.registry import cpu_target
@@ -121,13 +141,15 @@ def compile_entry(function: Any, arguments: list[Any], target: Target, tiles: st
             llvm.add_symbol(name, 1)
     with _as_text(context):
         result = compile_extra(typing, context, function, tuple(arguments), types.void, flags, {})
-        text = result.library.get_llvm_str()
+        return result.fndesc.llvm_func_name, result.library.get_llvm_str()
+
+
+def _object(module: Any, symbol: str, target: Target) -> bytes:
+    """A module's object code, of which only `symbol` is seen from outside."""
     _initialise()
     machine = _machine(target)
-    module = llvm.parse_assembly(_retarget(text + _entry(result.fndesc.llvm_func_name, arguments), target))
-    module.link_in(llvm.parse_assembly(_retarget(tiles, target)))
     for item in module.functions:
-        if not item.is_declaration and item.name != "entry":
+        if not item.is_declaration and item.name != symbol:
             item.linkage = "internal"
     for item in module.global_variables:
         if not item.is_declaration:

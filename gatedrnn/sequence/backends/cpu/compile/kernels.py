@@ -29,30 +29,69 @@ class Kernel:
         team.run(self.address, array.array("q", arguments), threads)
 
 
+@dataclass(frozen=True)
+class Linked:
+    """What a loop calls by name. Args: name: of its file, as a loop's; symbol: what it is called by; make: gives its Python
+    function, and its Numba types for addresses of this type."""
+
+    name: str
+    symbol: str
+    make: Callable[[Any], tuple[Any, list[Any]]]
+
+
 @once
-def kernel(name: str, direction: str, target: Target, kind: str, loop: Callable[[], Callable[..., None]]) -> Kernel:
+def kernel(
+    name: str,
+    direction: str,
+    target: Target,
+    kind: str,
+    loop: Callable[[], Callable[..., None]],
+    linked: Linked | None = None,
+) -> Kernel:
     """A loop, compiled now, or loaded from the cache.
 
     Args:
         name: of its file; the same for the same loop alone.
         direction: its entry in `records.LOOPS`.
         loop: gives its Python function, and imports Numba.
+        linked: what it calls by name, if anything.
         kind: of products: f32, f64, or, all else in float32: bf16, split (nearly float32), small (weights in small forms).
 
     Raises: ImportError: Numba is missing. BackendError: it would be compiled from other files than this process imported.
     """
     team.link()
 
-    def make() -> bytes:
+    def compiled(make: Callable[[], bytes]) -> bytes:
         from numba.core.compiler_lock import global_compiler_lock
         from numba.core.registry import cpu_target
 
         _ = cpu_target.target_context  # made under a lock of its own, which other threads take before the next line's
         with global_compiler_lock:  # other threads may compile functions of their own
-            return _compiled(loop(), direction, target, kind)
+            return make()
 
-    code = build.cached(f"{name}-{direction}-{kind}", target, make)
-    return Kernel(build.load(code, "entry", target), records.names(direction))
+    codes = [
+        build.cached(
+            f"{name}-{direction}-{kind}", target, lambda: compiled(lambda: _compiled(loop(), direction, target, kind))
+        )
+    ]
+    if linked is not None:
+        own = f"{linked.name}-{direction}-{'f64' if kind == 'f64' else 'f32'}"
+        codes.append(build.cached(own, target, lambda: compiled(lambda: _linked(linked, target, kind))))
+    return Kernel(build.load(codes, "entry", target), records.names(direction))
+
+
+def _real(target: Target, kind: str) -> Any:
+    """Numba's type of addresses of reals."""
+    from numba.core import types
+
+    from gatedrnn.sequence.backends.cpu.vector.simd import Ptr
+
+    return Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
+
+
+def _linked(linked: Linked, target: Target, kind: str) -> bytes:
+    function, arguments = linked.make(_real(target, kind))
+    return build.compile_named(linked.symbol, function, arguments, target)
 
 
 def _compiled(loop: Callable[..., None], direction: str, target: Target, kind: str) -> bytes:
@@ -61,7 +100,7 @@ def _compiled(loop: Callable[..., None], direction: str, target: Target, kind: s
     from gatedrnn.sequence.backends.cpu.vector.simd import Ptr
     from gatedrnn.sequence.backends.cpu.vector.tiles import tile_module
 
-    real = Ptr(types.float64, target.lanes // 2) if kind == "f64" else Ptr(types.float32, target.lanes)
+    real = _real(target, kind)
     small = {"bf16": types.uint32, "split": types.int32, "small": types.uint8}
     packed = Ptr(small[kind], target.lanes) if kind in small else real
     known = {"int": types.intp, "index": Ptr(types.int64, 1), "real": real, "packed": packed}

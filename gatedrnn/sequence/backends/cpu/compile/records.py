@@ -45,6 +45,27 @@ class Past(NamedTuple):
     prev: Any
 
 
+class Gradients(NamedTuple):
+    """Of h and of the gates' values, from outside, as `Matrix`; of the states, by row of the batch; of what gates are made of, by
+    token; of the extras."""
+
+    h: Any
+    g: Any
+    dh: Any
+    dc: Any
+    dG: Any
+    d_extra: Any
+
+
+class Own(NamedTuple):
+    """What only a cell knows: its extras, a row's scratch, K and C."""
+
+    extra: Any
+    scratch: Any
+    K: Any
+    C: Any
+
+
 class Work(NamedTuple):
     """A thread's own: a tile's columns and rows; scratch for a tile, for a left factor in another precision, and for rows; which
     thread it is, of how many."""

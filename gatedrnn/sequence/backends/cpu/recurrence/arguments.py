@@ -123,7 +123,8 @@ def loop(direction: str, plan: Plan, width: int, threads: int, target: Target, k
     sizes |= {"scratch_size": scratch, "left_size": left, "levels": 1 + max(product.level for product in plan.products)}
     sizes |= {"products": tables[0].data_ptr(), "count": len(tables[0])}
     sizes |= {"ranges": tables[1].data_ptr(), "ranged": len(tables[1])}
-    made = kernel(compiled.name_of(plan.kernel), direction, target, kind, compiled.loop_of(plan.kernel, direction))
+    name, function, linked = compiled.parts_of(plan.kernel, direction)
+    made = kernel(name, direction, target, kind, function, linked)
     places, packed = {name: place for place, name in enumerate(made.names)}, KINDS[kind]
     bare = Loop(
         kernel=made,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gatedrnn.compiler import Compiled, kept, level_name
+from gatedrnn.sequence.backends.cpu.compile.kernels import Linked
 from gatedrnn.sequence.plan import cell_of
 
 
@@ -24,22 +25,23 @@ def of(kernel: str) -> Compiled:
 
 
 @functools.cache
-def loop_of(kernel: str, direction: str) -> Callable[[], Callable[..., None]]:
-    """What gives the Python function of a cell's loop, or, for "products", of a layer's products alone."""
+def parts_of(kernel: str, direction: str) -> tuple[str, Callable[[], Callable[..., None]], Linked | None]:
+    """A loop's name, what gives its Python function, and what it calls: a cell's rows; "products": a layer's products alone."""
 
     def loop() -> Callable[..., None]:
         from gatedrnn.sequence.backends.cpu.recurrence import bound, loops
 
-        if kernel == "products":
-            return bound.products
-        return {"forward": loops.forward_loop, "backward": loops.backward_loop}[direction](_rows(kernel, direction))
+        return bound.products if kernel == "products" else getattr(loops, direction)
 
-    return loop
+    if kernel == "products":
+        return kernel, loop, None
 
+    def rows(real: Any) -> tuple[Any, list[Any]]:
+        from gatedrnn.sequence.backends.cpu.recurrence import rows
 
-def name_of(kernel: str) -> str:
-    """A kernel's name in the cache, of a cell's that of its text, which cells of other sizes may share."""
-    return of(kernel).name if ":" in kernel else kernel
+        return rows.function_of(_rows(kernel, direction), direction), rows.arguments_of(direction, real)
+
+    return "loop", loop, Linked(of(kernel).name, f"{direction}_rows", rows)
 
 
 def _rows(kernel: str, direction: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A layer over time, forward and backward, as one function for every thread of a team; a cell brings only its rows.
+"""A layer over time, forward and backward, as one function for every thread of a team; a cell brings only its `rows`.
 
 Tokens are packed: step t has the rows offsets[t] … offsets[t + 1] − 1, longest sequence first, so that a step's live sequences
 are the first ones of the batch. prev[n] is the token before token n in its sequence, or −1 − b where that is the initial state.
@@ -11,21 +11,16 @@ from typing import Any
 
 from numba import types
 
-from gatedrnn.sequence.backends.cpu.compile.records import Matrix, Panels, Past, Plain, Product
+from gatedrnn.sequence.backends.cpu.compile.records import Gradients, Matrix, Own, Panels, Past, Plain, Product
 from gatedrnn.sequence.backends.cpu.matmul.direct import multiply_direct
 from gatedrnn.sequence.backends.cpu.matmul.multiply import multiply, multiply_transposed, pack_transposed
 from gatedrnn.sequence.backends.cpu.matmul.panels import beyond, ceil_div, depth, pack, rows_at_once, share
-from gatedrnn.sequence.backends.cpu.matmul.sizes import LINE, TOKENS
-from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, begin, fetch_to_read, fetch_to_write, finish
+from gatedrnn.sequence.backends.cpu.matmul.sizes import TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, begin, finish
 from gatedrnn.sequence.backends.cpu.operators.drawing import draw_block
+from gatedrnn.sequence.backends.cpu.recurrence.rows import backward_rows, forward_rows, row_of
 from gatedrnn.sequence.backends.cpu.vector.convert import pairs
 from gatedrnn.sequence.backends.cpu.vector.simd import lanes, load, njit, overload, splat, store
-
-
-@njit
-def _row(states, first, n, prev, H):
-    """The state before token n."""
-    return states + prev[n] * H if prev[n] >= 0 else first + (-1 - prev[n]) * H
 
 
 @njit
@@ -41,14 +36,6 @@ def _clear(target, n):
     W = lanes(target)
     for j in range(0, n, W):
         store(target + j, splat(target, 0.0), min(W, n - j))
-
-
-@njit
-def _fetch_row(G, dG, columns):
-    """Fetch what the next row reads and writes: both were last used too long ago to be in a cache."""
-    for j in range(0, columns, LINE):
-        fetch_to_read(G + j)
-        fetch_to_write(dG + j)
 
 
 @njit
@@ -159,98 +146,58 @@ def _left(p, size, given, made, start, m, start_before, old):
     return Matrix(made.out + start_before * H, H), old, Matrix(given.h0 + old * H, H)
 
 
-def _in_levels(parts):
-    """What runs the part of a step that belongs to a level, with the arguments that follow the level."""
-    this = parts[0]
-    if len(parts) == 1:
-
-        @njit
-        def last(level, *given):
-            this(*given)
-
-        return last
-    rest = _in_levels(parts[1:])
-
-    @njit
-    def chosen(level, *given):
-        if level == 0:
-            this(*given)
-        else:
-            rest(level - 1, *given)
-
-    return chosen
-
-
-def _forward_rows(row):
-    """`row` for tokens begin … end − 1."""
-
-    @njit
-    def rows(size, tokens, weights, given, made, work, begin, end):
-        H, kept = size.H, size.cells * size.H
-        for n in range(begin, end):
-            h_prev, c_prev = _row(made.out, given.h0, n, tokens.prev, H), _row(made.cs, given.c0, n, tokens.prev, kept)
-            g, c, h = made.G + n * size.ldg, made.cs + n * kept, made.out + n * H
-            row(g, h_prev, c_prev, c, h, weights.extra, work.row, H, size.K, size.C)
-
-    return rows
-
-
-def forward_loop(rows):
-    """The forward pass of a cell whose step is `rows`: a function for each level of products, after which it runs."""
-    part = _in_levels([_forward_rows(row) for row in rows])
-
-    def forward(size, tokens, scratch, weights, given, made):
-        work = begin(scratch)
-        T, H, kept, offsets = size.T, size.H, size.cells * size.H, tokens.offsets
-        _pack_forward(size, weights, work)
-        _inputs(size, tokens, weights, given, made, work)
-        before, start_before = 0, 0  # rows of the step before
-        for s in range(T):
-            t = T - 1 - s if size.reverse else s
-            start, m = offsets[t], offsets[t + 1] - offsets[t]
-            b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
-            g, k, P = made.G + start * size.ldg, 0, weights.PU
-            for level in range(size.levels):
-                while k < size.count and _product(size, k).level == level:
-                    p = _product(size, k)
-                    left, old, new = _left(p, size, given, made, start, m, start_before, min(before, m))
-                    _recurrent(left, old, p, size, weights, P, g, s % 2, work)
-                    _recurrent(new, m - old, p, size, weights, P, g + old * size.ldg, s % 2, work)
-                    barrier()  # the next product may add to the same columns, which threads share otherwise
-                    P = beyond(P, ceil_div(p.rows, work.panel), depth(P, H), work.panel)
-                    k += 1
-                part(level, size, tokens, weights, given, made, work, start + b0, start + b1)
-                if k < size.count:
-                    barrier()
-            after = 0 if size.reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
-            for b in range(b0, b1):
-                if t == 0 if size.reverse else b >= after:
-                    _copy(made.out + (start + b) * H, made.hn + b * H, H)
-                    if kept:
-                        _copy(made.cs + (start + b) * kept, made.cn + b * kept, kept)
-            before, start_before = m, start
-            barrier()
-        finish(work)
-
-    return forward
+def forward(size, tokens, scratch, weights, given, made):
+    """The forward pass."""
+    work = begin(scratch)
+    T, H, kept, offsets = size.T, size.H, size.cells * size.H, tokens.offsets
+    gates, own = Matrix(made.G, size.ldg), Own(weights.extra, work.row, size.K, size.C)
+    hidden, beside = Past(made.out, H, given.h0, tokens.prev), Past(made.cs, kept, given.c0, tokens.prev)
+    _pack_forward(size, weights, work)
+    _inputs(size, tokens, weights, given, made, work)
+    before, start_before = 0, 0  # rows of the step before
+    for s in range(T):
+        t = T - 1 - s if size.reverse else s
+        start, m = offsets[t], offsets[t + 1] - offsets[t]
+        b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
+        g, k, P = made.G + start * size.ldg, 0, weights.PU
+        for level in range(size.levels):
+            while k < size.count and _product(size, k).level == level:
+                p = _product(size, k)
+                left, old, new = _left(p, size, given, made, start, m, start_before, min(before, m))
+                _recurrent(left, old, p, size, weights, P, g, s % 2, work)
+                _recurrent(new, m - old, p, size, weights, P, g + old * size.ldg, s % 2, work)
+                barrier()  # the next product may add to the same columns, which threads share otherwise
+                P = beyond(P, ceil_div(p.rows, work.panel), depth(P, H), work.panel)
+                k += 1
+            forward_rows(level, gates, hidden, beside, own, start + b0, start + b1)
+            if k < size.count:
+                barrier()
+        after = 0 if size.reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
+        for b in range(b0, b1):
+            if t == 0 if size.reverse else b >= after:
+                _copy(made.out + (start + b) * H, made.hn + b * H, H)
+                if kept:
+                    _copy(made.cs + (start + b) * kept, made.cn + b * kept, kept)
+        before, start_before = m, start
+        barrier()
+    finish(work)
 
 
-def _pack_states(right: Any, prev: Any, K: Any, N: Any, P: Any, panel: Any, begin: Any, end: Any) -> None:
+def _pack_states(right: Any, K: Any, N: Any, P: Any, panel: Any, begin: Any, end: Any) -> None:
     """Panels begin … end − 1 of the [K, N] matrix of the states before K tokens, `right` a `Past`."""
 
 
 @overload(_pack_states)
-def _pack_states_impl(right, prev, K, N, P, panel, begin, end):
-    def reals(right, prev, K, N, P, panel, begin, end):
+def _pack_states_impl(right, K, N, P, panel, begin, end):
+    def reals(right, K, N, P, panel, begin, end):
         for k in range(K):
-            pack(_row(right.at, right.first, k, prev, right.ld), N, 1, N, 0, P + k * panel, K, panel, begin, end)
+            pack(row_of(right, k), N, 1, N, 0, P + k * panel, K, panel, begin, end)
 
-    def halves(right, prev, K, N, P, panel, begin, end):
+    def halves(right, K, N, P, panel, begin, end):
         W = lanes(right.at)
         rows = depth(P, K)
         for k in range(rows):
-            low = _row(right.at, right.first, min(2 * k, K - 1), prev, right.ld)
-            high = _row(right.at, right.first, min(2 * k + 1, K - 1), prev, right.ld)
+            low, high = row_of(right, min(2 * k, K - 1)), row_of(right, min(2 * k + 1, K - 1))
             for p in range(begin, end):
                 for v in range(0, panel, W):
                     n = p * panel + v
@@ -278,12 +225,13 @@ def weight_gradient(A, M, tokens, right, shifted, C, sums, packed, work):
         k = k1 - k0
         barrier()
         if shifted:
-            _pack_states(right, right.prev + k0, k, D, packed, panel, p0, p1)
+            here = Past(right.at, right.ld, right.first, right.prev + k0)
+            _pack_states(here, k, D, packed, panel, p0, p1)
         else:
             pack(right.at + k0 * right.ld, right.ld, k, D, 0, packed, depth(packed, k), panel, p0, p1)
         barrier()
-        add, here = 1 if block else 0, Matrix(A.at + k0 * A.ld, A.ld)
-        multiply_transposed(here, M, Panels(packed, k, D), C, s0, s1, add, sums, work)
+        add, left = 1 if block else 0, Matrix(A.at + k0 * A.ld, A.ld)
+        multiply_transposed(left, M, Panels(packed, k, D), C, s0, s1, add, sums, work)
 
 
 @njit
@@ -318,26 +266,6 @@ def _scaled(level, size, kept, g, m):
             _scale_rows(g + at[1], kept.scale + at[1], m, at[2], size.ldg)
 
 
-def _backward_rows(row):
-    """`row`, a step's derivative, for rows begin … end − 1 of the batch at a step whose tokens start at `start`."""
-
-    @njit
-    def rows(size, tokens, kept, given, made, work, start, begin, end, fetch):
-        H, beside, ldg, prev = size.H, size.cells * size.H, size.ldg, tokens.prev
-        own_extra = made.d_extra + work.q * made.extra_size
-        for b in range(begin, end):
-            n = start + b
-            if fetch and b + 1 < end:
-                _fetch_row(kept.G + (n + 1) * ldg, made.dG + (n + 1) * ldg, ldg)
-            row(
-                kept.G + n * ldg, _row(kept.out, kept.h0, n, prev, H), _row(kept.cs, kept.c0, n, prev, beside),
-                kept.cs + n * beside, given.grad_h + n * given.grad_h_stride, given.grad_g + n * given.grad_g_stride,
-                made.dh + b * H, made.dc + b * beside, made.dG + n * ldg, kept.extra, own_extra, work.row, H, size.K, size.C,
-            )  # fmt: skip
-
-    return rows
-
-
 @njit
 def _gradients(size, tokens, kept, made, work):
     """Gradients of U, W and x."""
@@ -359,32 +287,31 @@ def _gradients(size, tokens, kept, made, work):
         multiply(Matrix(made.dG, ldg), N, Panels(P, size.columns_x, D), Matrix(made.dx, D), f, e, 0, work)
 
 
-def backward_loop(rows):
-    """The backward pass of a cell whose step's derivative is `rows`: a function for each level of products, which follow it."""
-    part = _in_levels([_backward_rows(row) for row in rows])
-
-    def backward(size, tokens, scratch, kept, given, made):
-        work = begin(scratch)
-        T, H, offsets = size.T, size.H, tokens.offsets
-        across = ceil_div(H, work.panel)
-        _pack_backward(size, kept, work)
-        for s in range(T):
-            t = s if size.reverse else T - 1 - s
-            start, m = offsets[t], offsets[t + 1] - offsets[t]
-            b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
-            for done in range(size.levels):
-                level = size.levels - 1 - done
-                part(level, size, tokens, kept, given, made, work, start, b0, b1, done == 0)
-                _scaled(level, size, kept, made.dG + (start + b0) * size.ldg, b1 - b0)
-                barrier()
-                P = kept.P
-                for k in range(size.count):
-                    p = _product(size, k)
-                    if p.level == level:
-                        _through(p, P, size, made, made.dG + start * size.ldg, m, s % 2, work)
-                    P = beyond(P, across, depth(P, p.rows), work.panel)
-                barrier()
-        _gradients(size, tokens, kept, made, work)
-        finish(work)
-
-    return backward
+def backward(size, tokens, scratch, kept, given, made):
+    """The backward pass."""
+    work = begin(scratch)
+    T, H, offsets, cells = size.T, size.H, tokens.offsets, size.cells * size.H
+    across = ceil_div(H, work.panel)
+    gates, own = Matrix(kept.G, size.ldg), Own(kept.extra, work.row, size.K, size.C)
+    hidden, beside = Past(kept.out, H, kept.h0, tokens.prev), Past(kept.cs, cells, kept.c0, tokens.prev)
+    of_h, of_g = Matrix(given.grad_h, given.grad_h_stride), Matrix(given.grad_g, given.grad_g_stride)
+    into = Gradients(of_h, of_g, made.dh, made.dc, made.dG, made.d_extra + work.q * made.extra_size)
+    _pack_backward(size, kept, work)
+    for s in range(T):
+        t = s if size.reverse else T - 1 - s
+        start, m = offsets[t], offsets[t + 1] - offsets[t]
+        b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
+        for done in range(size.levels):
+            level = size.levels - 1 - done
+            backward_rows(level, gates, hidden, beside, into, own, start, b0, b1, done == 0)
+            _scaled(level, size, kept, made.dG + (start + b0) * size.ldg, b1 - b0)
+            barrier()
+            P = kept.P
+            for k in range(size.count):
+                p = _product(size, k)
+                if p.level == level:
+                    _through(p, P, size, made, made.dG + start * size.ldg, m, s % 2, work)
+                P = beyond(P, across, depth(P, p.rows), work.panel)
+            barrier()
+    _gradients(size, tokens, kept, made, work)
+    finish(work)
