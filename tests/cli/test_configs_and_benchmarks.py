@@ -171,5 +171,12 @@ def test_a_second_process_is_measured(tmp_path):
     assert [row[0].strip() for row in rows[1:3]] == ["1", "2"] and rows[4][2].strip() == "83 %"
 
 
+def test_compile_benchmark():
+    code, out, err = run_benchmark("compile.py", "rnn")
+    assert code == 0, err
+    name, alone, _, in_turn, _ = out.splitlines()[1].split()
+    assert name == "rnn" and alone == in_turn and 0 < float(alone) < 600
+
+
 def run_benchmark(name, *options):
     return run_script(ROOT / "benchmarks" / name, *options)
