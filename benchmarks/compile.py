@@ -1,7 +1,7 @@
 """How long the CPU kernels of cells take to compile: `python benchmarks/compile.py [CELL ...]`.
 
-Each cell in a process of its own that begins with an empty cache ("alone"), and all in one process ("in turn"): loops are compiled
-once for all cells, a cell's rows for each. Seconds of the first forward and backward pass, tracing included.
+Each cell in a process of its own that begins with an empty cache ("alone"), and all in one process ("in turn"): loops are
+compiled once for all cells, a cell's rows for each. Seconds of the first forward and backward pass, tracing included.
 """
 
 import os

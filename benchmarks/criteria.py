@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from gatedrnn.data import read_treebank
-from gatedrnn.studies.parsing import induced_trees, parse_sentences, read_gold
+from gatedrnn.studies.parsing import default_gate, default_layer, induced_trees, parse_sentences, read_gold
 from gatedrnn.training.run import Run, load_run
 from gatedrnn.trees import Gold, Span, agreement, gold_tree, score
 from gatedrnn.trees.baselines import left, right
@@ -30,9 +30,10 @@ SAMPLES = 10_000
 Trees = Sequence[set[Span]]
 
 
-def f1(run: Run, gold: Sequence[Gold], layer: int) -> float:
-    """Of the trees of one layer, protocol A, in percent."""
-    readings = read_gold(run.model, run.vocabulary, gold, [layer])
+def f1(run: Run, gold: Sequence[Gold]) -> float:
+    """Of its trees, protocol A, in percent."""
+    layer = default_layer(run.model)
+    readings = read_gold(run.model, run.vocabulary, gold, [layer], gate=default_gate(run.model))
     return score(induced_trees(readings, layer)["unbiased"], gold).A
 
 
@@ -79,19 +80,16 @@ def main() -> None:
     parser.add_argument("--treebank", required=True, help="gold trees, for F1")
     parser.add_argument("--text", required=True, help="raw text, a sentence a line")
     parser.add_argument("--lines", type=int, default=1000, help="lines of the text that are read")
-    parser.add_argument("--layer", type=int, default=2)
     asked = parser.parse_args()
     gold = [gold_tree(tree, "ptb") for tree in read_treebank(asked.treebank)]
     with Path(asked.text).open(encoding="utf-8") as file:
         text = [line.split() for line in islice(file, asked.lines) if len(line.split()) > 1]
     lengths = [len(words) for words in text]
     runs = [load_run(name) for name in asked.runs]
-    trees = [
-        [parse.spans for parse in parse_sentences(run.model, run.vocabulary, text, layer=asked.layer)] for run in runs
-    ]
+    trees = [[parse.spans for parse in parse_sentences(run.model, run.vocabulary, text)] for run in runs]
     each = [[agreement(one, other, lengths) for other in trees] for one in trees]
     found = {
-        "F1": [f1(run, gold, asked.layer) for run in runs],
+        "F1": [f1(run, gold) for run in runs],
         "valid perplexity": [perplexity(run) for run in runs],
         "agreement": [(sum(row) - 100) / (len(runs) - 1) for row in each],
         "right-branching": [against(spans, lengths, right) for spans in trees],

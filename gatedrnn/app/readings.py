@@ -13,7 +13,15 @@ from gatedrnn.data.prompt import prompt_ids, prompt_tokens
 from gatedrnn.models import generate
 from gatedrnn.plots.surprisal import surprisal_bars
 from gatedrnn.plots.trees import to_svg, tree_and_gates
-from gatedrnn.studies.parsing import MEAN, Layer, default_layer, has_distances, layer_named, read_sentences
+from gatedrnn.studies.parsing import (
+    MEAN,
+    Layer,
+    default_gate,
+    default_layer,
+    has_distances,
+    layer_named,
+    read_sentences,
+)
 from gatedrnn.studies.parsing.lines import align_lines, surprisal_records
 from gatedrnn.training.run import Run
 from gatedrnn.trees import brackets, distances_to_spans
@@ -86,7 +94,8 @@ def _tree(run: Run, words: list[str], layer: Layer | None) -> tuple[str, str]:
     eos, kept = run.vocabulary.ids[EOS], {}
     for gate in ("master_forget", "master_input"):
         (kept[gate],) = read_sentences(run.model, [ids], eos, [chosen], gate=gate, keep_gates=True)
-    distances = kept["master_forget"].distances[chosen]
+    (read,) = read_sentences(run.model, [ids], eos, [chosen], gate=default_gate(run.model))
+    distances = read.distances[chosen]
     spans = distances_to_spans(distances, "unbiased")
     gates = {
         f"{gate.removeprefix('master_')} {k}": values

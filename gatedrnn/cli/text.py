@@ -19,7 +19,7 @@ GO_ON = "run the same command with --resume to continue"
 LAYER_TOLD = (
     "layer to read, from 1, or mean for the mean of all layers [model.tree_layer, else the second, or the only one]"
 )
-GATE_TOLD = "gate whose mean gives the distances"
+GATE_TOLD = "gate whose mean gives the distances, or both for the mean of the two [model.tree_gate, else master_forget]"
 ALGORITHM_TOLD = "how trees are built from distances: biased (as published; leans to the right) or unbiased"
 
 BEAM_NAMES = {"beam": "size", "alpha": "alpha"}

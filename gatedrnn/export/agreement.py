@@ -12,7 +12,7 @@ import numpy as np
 
 from gatedrnn.data import EOS
 from gatedrnn.models import surprisals
-from gatedrnn.studies.parsing import MEAN, default_layer, has_distances, read_sentences
+from gatedrnn.studies.parsing import GATES, MEAN, default_gate, default_layer, has_distances, read_sentences
 from gatedrnn.training.run import Run
 from gatedrnn.trees import Span, distances_to_spans
 
@@ -35,7 +35,7 @@ def readings_of(run: Run, sentences: Sequence[list[int]]) -> Readings:
     if not _has_trees(run):
         return Readings(bits, [])
     layer = default_layer(run.model)
-    read = read_sentences(run.model, sentences, eos, [layer])
+    read = read_sentences(run.model, sentences, eos, [layer], gate=default_gate(run.model))
     return Readings(bits, [distances_to_spans(each.distances[layer], "unbiased") for each in read])
 
 
@@ -57,14 +57,17 @@ def readings_by_graph(run: Run, graph: bytes, sentences: Sequence[list[int]]) ->
     }
     eos, layer = run.vocabulary.ids[EOS], default_layer(run.model) if _has_trees(run) else None
     every = range(1, len(run.model.layers) + 1) if layer == MEAN else [] if layer is None else [layer]
-    names = ["logits", *(f"master_forget_{k}" for k in every)]
+    gate = default_gate(run.model)
+    traced = [f"{name}_{k}" for k in every for name in (GATES[:2] if gate == "both" else (gate,))]
     bits, trees = [], []
     for ids in sentences:
         tokens = np.array([eos, *ids], np.int64)[:, None]
-        found: Any = session.run(names, {"tokens": tokens, "lengths": np.array([len(tokens)]), **states})
+        found: Any = session.run(["logits", *traced], {"tokens": tokens, "lengths": np.array([len(tokens)]), **states})
         bits.append(_bits(found[0][:, 0].astype(np.float64), [*ids, eos]))
         if every:
-            distances = 1 - np.mean([gate[1:, 0].astype(np.float64).mean(-1) for gate in found[1:]], 0)
+            means = [values[1:, 0].astype(np.float64).mean(-1) for values in found[1:]]
+            signed = [1 - mean if "forget" in name else mean for name, mean in zip(traced, means, strict=True)]
+            distances = np.mean(signed, 0)
             trees.append(distances_to_spans(distances.tolist(), "unbiased"))
     return Readings(bits, trees)
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gatedrnn.cells import CELLS
-from gatedrnn.core.checks import nearest, positive_int, probability
+from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.config import convert, to_dict
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 
 MEAN = "mean"
 """The layer that stands for the mean of all layers' distances."""
+
+TREE_GATES = ("master_forget", "master_input", "both")
+"""Gates that distances are read from; of both, their mean."""
 
 OLD_KEYS = ("chunk_size", "split_points", "peephole", "reset_after", "nonlinearity")
 """Options that were keys of the section `model`, where they are still read."""
@@ -103,6 +106,7 @@ class LanguageModelConfig(CellSection):
             layers' own initialisation.
         tree_layer: the layer whose distances make trees unless another is named: a number from 1, or "mean" for the mean of all
             layers; null for the second, or the only one.
+        tree_gate: the gate whose distances these are, likewise: master_forget, master_input, or both for the mean of the two.
         options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default for language models.
         gates: temperature and noise; null, or a key left out, for the cell's default.
         embedding_dropout: probability that a word's whole embedding is dropped.
@@ -123,6 +127,7 @@ class LanguageModelConfig(CellSection):
     forget_bias: float | None = None
     master_bias: float | None = None
     tree_layer: int | str | None = None
+    tree_gate: str = TREE_GATES[0]
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     gates: Gates | None = None
     embedding_dropout: float = 0.0
@@ -144,22 +149,25 @@ class LanguageModelConfig(CellSection):
             self._check_bias("forget_bias", self.forget_bias, "forget_gate")
         if self.master_bias is not None:
             self._check_bias("master_bias", self.master_bias, "master_forget")
-        if self.tree_layer is not None:
-            self._check_tree_layer()
+        self._check_trees()
 
     @property
     def layer_of_trees(self) -> int | str:
         """The layer whose distances make trees unless another is named."""
         return self.tree_layer or min(2, len(self.hidden_sizes))
 
-    def _check_tree_layer(self) -> None:
-        """Raises ArgumentError: the cell has no distances, or there is no such layer."""
-        owner, layers = "model.tree_layer", len(self.hidden_sizes)
-        if "master_forget" not in {gate.name for gate in CELLS[self.cell].make_spec(1).gates}:
-            raise ArgumentError(owner, "needs a cell with a master forget gate", f"cell={self.cell}", "Leave it out")
-        if self.tree_layer not in (MEAN, *range(1, layers + 1)) or isinstance(self.tree_layer, bool):
+    def _check_trees(self) -> None:
+        """Raises ArgumentError: a cell without distances has a setting of them, or there is no such layer or gate."""
+        defaults = {"tree_layer": None, "tree_gate": TREE_GATES[0]}
+        set_ones = [name for name, default in defaults.items() if getattr(self, name) != default]
+        if set_ones and "master_forget" not in {gate.name for gate in CELLS[self.cell].make_spec(1).gates}:
+            rule, got = "needs a cell with a master forget gate", f"cell={self.cell}"
+            raise ArgumentError(f"model.{set_ones[0]}", rule, got, "Leave it out")
+        one_of("model.tree_gate", self.tree_gate, TREE_GATES)
+        layers = len(self.hidden_sizes)
+        if self.tree_layer not in (None, MEAN, *range(1, layers + 1)) or isinstance(self.tree_layer, bool):
             rule = f"must lie in 1…{layers}, or be {MEAN}"
-            raise ArgumentError(owner, rule, self.tree_layer, "Choose a layer of the model")
+            raise ArgumentError("model.tree_layer", rule, self.tree_layer, "Choose a layer of the model")
 
     def _check_bias(self, key: str, value: float, gate: str) -> None:
         """Raises ArgumentError: `value` is not finite, or no bias of the cell is added to its gate `gate`."""

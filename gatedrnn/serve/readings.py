@@ -6,7 +6,15 @@ from typing import Any
 from gatedrnn.serve.http import RefusedError
 from gatedrnn.serve.limits import Limits
 from gatedrnn.serve.schema import ParseBody, SurprisalBody
-from gatedrnn.studies.parsing import Layer, align_lines, default_layer, layer_named, parse_lines, surprisal_records
+from gatedrnn.studies.parsing import (
+    Layer,
+    align_lines,
+    default_gate,
+    default_layer,
+    layer_named,
+    parse_lines,
+    surprisal_records,
+)
 from gatedrnn.training.run import Run
 
 Work = Callable[[], list[dict[str, Any]]]
@@ -21,8 +29,8 @@ def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
     lines = _lines(body.text)
     sizes = [len(run.vocabulary.tokens(line)) for line in lines]
     _check(sum(max(1, size) for size in sizes), any(sizes), limits)
-    how = {"layer": _layer(body.layer) or default_layer(run.model), "gate": body.gate, "algorithm": body.algorithm}
-    how["mapping"] = body.mapping or run.config.data.mapping
+    how = {"layer": _layer(body.layer) or default_layer(run.model), "gate": body.gate or default_gate(run.model)}
+    how["algorithm"], how["mapping"] = body.algorithm, body.mapping or run.config.data.mapping
     return lambda: [parsed.record() | how for parsed in parse_lines(run.model, run.vocabulary, lines, **how)]
 
 

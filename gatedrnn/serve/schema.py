@@ -119,7 +119,7 @@ class ParseBody(Body):
 
     text: Lines
     layer: LayerNumber | None = None
-    gate: Annotated[str, _one_of(GATES)] = GATES[0]
+    gate: Annotated[str, _one_of(GATES)] | None = None
     algorithm: Annotated[str, _one_of(ALGORITHMS)] = "unbiased"
     mapping: Annotated[str, _one_of(MAPPINGS)] | None = None
 

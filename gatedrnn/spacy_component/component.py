@@ -37,7 +37,7 @@ if hasattr(os, "register_at_fork"):  # nlp.pipe(n_process=2): PyTorch's threads 
 
 @Language.factory(
     NAME,
-    default_config={"layer": None, "gate": GATES[0], "algorithm": "unbiased", "mapping": None},
+    default_config={"layer": None, "gate": None, "algorithm": "unbiased", "mapping": None},
     assigns=_ASSIGNS,
     requires=["doc.sents"],
 )
@@ -46,7 +46,7 @@ def make(
     name: str,
     run: str,
     layer: Optional[Union[int, str]],  # noqa: UP007, UP045 - spaCy reads the types of a factory
-    gate: str,
+    gate: str | None,
     algorithm: str,
     mapping: Optional[str],  # noqa: UP045 - likewise
 ) -> "Component":
@@ -75,11 +75,12 @@ class Component(Pipe):
         run: str,
         *,
         layer: Layer | None = None,
-        gate: str = GATES[0],
+        gate: str | None = None,
         algorithm: str = "unbiased",
         mapping: str | None = None,
     ) -> None:
-        one_of(f"{NAME}.gate", gate, GATES)
+        if gate is not None:
+            one_of(f"{NAME}.gate", gate, GATES)
         one_of(f"{NAME}.algorithm", algorithm, ALGORITHMS)
         if mapping is not None:
             one_of(f"{NAME}.mapping", mapping, MAPPINGS)

@@ -56,10 +56,12 @@ def test_levels_and_compressed_runs(levels, name, tmp_path):
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("layer", [1, 2, "mean"])
-def test_trees_by_a_graph_are_those_of_the_model(work, tmp_path, layer):
+@pytest.mark.parametrize(
+    ("layer", "gate"), [(1, "both"), (2, "master_forget"), ("mean", "master_input"), ("mean", "both")]
+)
+def test_trees_by_a_graph_are_those_of_the_model(work, tmp_path, layer, gate):
     run = load_run(work / "run")
-    run.model.config = replace(run.model.config, tree_layer=layer)
+    run.model.config = replace(run.model.config, tree_layer=layer, tree_gate=gate)
     graph = onnx(run.model, tmp_path / "out", only=["sequence"])["sequence"].read_bytes()
     lines = (work / "text" / "test.txt").read_text().splitlines()[:30]
     sentences = [run.vocabulary.encode(run.vocabulary.tokens(line)) for line in lines]

@@ -15,13 +15,21 @@ from gatedrnn.data import read_treebank
 def test_a_run_says_which_layer_is_read(work, tmp_path):
     small = ["--model.hidden_sizes", "[8, 8]", "--model.embedding_size", 8, "--model.options.chunk_size", 2]
     data = ["--data", work / "text", "--training.device", "cpu", "--training.epochs", 1]
-    works("train", *data, *small, "--model.tree_layer", "mean", "--out", tmp_path / "run")
-    lines = work / "text" / "test.txt"
+    works("train", *data, *small, "--model.tree_layer", "mean", "--model.tree_gate", "both", "--out", tmp_path / "run")
+    lines, treebank = work / "text" / "test.txt", ["--treebank", work / "text" / "test.trees"]
     trees = {
         name: works("parse", tmp_path / "run", lines, *("--layer", name)[: 2 * bool(name)]) for name in ("", *LAYERS)
     }
-    assert trees[""] == trees["mean"] not in (trees["1"], trees["2"])
-    assert record("eval-parsing", tmp_path / "run", "--treebank", work / "text" / "test.trees")["layer"] == "mean"
+    assert trees[""] == trees["mean"]
+    assert trees["mean"] not in (trees["1"], trees["2"])
+    found = record("eval-parsing", tmp_path / "run", *treebank)
+    assert (found["layer"], found["gate"]) == ("mean", "both")
+    assert found == record("eval-parsing", tmp_path / "run", *treebank, "--layer", "mean", "--gate", "both")
+    vote = record("eval-parsing", tmp_path / "run", work / "run", *treebank)
+    each = [(voter["layer"], voter["gate"]) for voter in vote["voters"]]
+    assert each == [("mean", "both"), (2, "master_forget")] and vote["gate"] == ["both", "master_forget"]
+    assert {parsed["gate"] for parsed in records("parse", tmp_path / "run", lines)} == {"both"}
+    assert trees[""] != works("parse", tmp_path / "run", lines, "--gate", "master_forget")
     said = "model.tree_layer: must lie in 1…2, or be mean; got 3"
     assert said in fails("train", *data, *small, "--model.tree_layer", 3, "--out", tmp_path / "other")
 

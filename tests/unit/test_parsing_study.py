@@ -13,6 +13,7 @@ from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.studies.parsing import (
     BASELINE_NAMES,
+    GATES,
     by_length,
     cells_with_master_gates,
     default_layer,
@@ -180,6 +181,30 @@ def test_a_model_says_which_layer_makes_trees(layer):
     assert default_layer(model) == layer and named == list(parse_sentences(model, vocabulary, sentences))
 
 
+@pytest.mark.parametrize("gate", ["master_input", "both"])
+def test_a_model_says_which_gate_makes_trees(gate):
+    model, vocabulary = make_model(), Vocabulary(["<unk>", "<eos>", *(f"w{k}" for k in range(WORDS - 2))])
+    sentences = [[f"w{k}" for k in ids] for ids in draw_sentences(20, 12)]
+    named = list(parse_sentences(model, vocabulary, sentences, gate=gate))
+    assert named != list(parse_sentences(model, vocabulary, sentences))
+    model.config = replace(model.config, tree_gate=gate)
+    assert named == list(parse_sentences(model, vocabulary, sentences))
+    assert named != list(parse_sentences(model, vocabulary, sentences, gate="master_forget"))
+
+
+@pytest.mark.parametrize("layers", [[1, 3], [2, "mean"]])
+def test_the_distance_by_both_gates_is_the_mean_of_the_two(layers):
+    model, sentences = make_model(), draw_sentences(30, 15)
+    erased, written, both = (
+        [each.distances for each in read(model, sentences, EOS, layers, gate=gate)] for gate in GATES
+    )
+    for a, b, mean in zip(erased, written, both, strict=True):
+        for layer in layers:
+            np.testing.assert_allclose(mean[layer], (np.array(a[layer]) + np.array(b[layer])) / 2, rtol=1e-12)
+    kept = [next(read(model, sentences, EOS, [1], gate=gate, keep_gates=True)).gates[1] for gate in GATES]
+    assert np.array_equal(kept[0], kept[2]) and not np.array_equal(kept[0], kept[1])
+
+
 @pytest.mark.parametrize("layer", [0, 4, -1, "last", ""])
 def test_a_layer_that_the_model_has_not_makes_no_trees(layer):
     with pytest.raises(ArgumentError, match=rf"model.tree_layer: must lie in 1…3, or be mean; got {layer}"):
@@ -189,6 +214,10 @@ def test_a_layer_that_the_model_has_not_makes_no_trees(layer):
 def test_a_cell_without_distances_has_no_layer_of_trees():
     with pytest.raises(ArgumentError, match=r"model.tree_layer: needs a cell with a master forget gate; got cell=gru"):
         replace(make_model("gru").config, tree_layer=1)
+    with pytest.raises(ArgumentError, match=r"model.tree_gate: needs a cell with a master forget gate; got cell=gru"):
+        replace(make_model("gru").config, tree_gate="both")
+    with pytest.raises(ArgumentError, match=r"model.tree_gate: must be one of .*; got 'forget'"):
+        replace(make_model().config, tree_gate="forget")
 
 
 GOLD = [gold_tree(tree) for tree in sample_trees(80, seed=1)]

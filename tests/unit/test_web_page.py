@@ -151,14 +151,14 @@ def test_trees_are_pythons(javascript):
 
 def test_bits_and_distances(javascript):
     logits = [[3.0, -1.0, 700.0, 0.5], [0.0, 0.0, 0.0, 0.0], [-900.0, -901.0, -905.0, -1000.0]]
-    found = javascript(
-        "[given.map((_, row) => bitsOf(given.flat(), row, 4, 1)), distanceOf([9, 9, 0.25, 0.5], 1, 2)]", logits
-    )
+    gates = "['master_forget', 'master_input', 'both']"
+    by_gate = f"{gates}.map((gate) => distanceOf({{ forget: [9, 9, 0.25, 0.5], input: [9, 9, 1, 0.5] }}, gate, 1, 2))"
+    found = javascript(f"[given.map((_, row) => bitsOf(given.flat(), row, 4, 1)), {by_gate}]", logits)
     expected = []
     for row in logits:
         most = max(row)
         expected.append((math.log(sum(math.exp(x - most) for x in row)) + most - row[1]) / math.log(2))
-    assert found[0] == pytest.approx(expected, rel=1e-12) and found[1] == 0.625
+    assert found[0] == pytest.approx(expected, rel=1e-12) and found[1] == [0.625, 0.75, 0.6875]
 
 
 def test_sampling_is_seeded_greedy_at_zero_and_follows_the_probabilities(javascript):

@@ -26,7 +26,7 @@ from gatedrnn.data.text import read_batches
 from gatedrnn.models.config import MEAN
 from gatedrnn.models.saving import WEIGHTS_FILE
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
-from gatedrnn.tasks.teacher import LONGEST, TEACHER_FILE, DistilConfig, Teacher
+from gatedrnn.tasks.teacher import GATE, LONGEST, TEACHER_FILE, DistilConfig, Teacher
 from gatedrnn.training.run import Run, check_free, load_runs, locked, read_metrics
 from gatedrnn.trees import spans_to_heights
 
@@ -123,6 +123,9 @@ def _how(config: Any, task: Any, options: Options) -> DistilConfig:
     if layer == MEAN:
         advice = "Add --model.tree_layer 2"
         raise ArgumentError("model.tree_layer", "must be one layer for distil, which learns the trees", layer, advice)
+    if config.model.tree_gate != GATE:
+        rule = f"must be {GATE} for distil, which teaches that gate"
+        raise ArgumentError("model.tree_gate", rule, config.model.tree_gate, f"Add --model.tree_gate {GATE}")
     return replace(options.how, layer=layer)
 
 

@@ -1,7 +1,7 @@
 """`gatedrnn eval-parsing`: F1 of the trees off runs' master gates, or by their grammars, beside baselines."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.cli.scores import print_scores, shown, write_report
 from gatedrnn.cli.text import ALGORITHM_TOLD, GATE_TOLD, LAYER_TOLD, check_gates_are_read, mapping_option
 from gatedrnn.cli.votes import read_weights, weight_option, weights_told
+from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import read_treebank
 from gatedrnn.studies.parsing import BASELINE_NAMES, GATES
@@ -33,7 +34,7 @@ class Options(arguments.Options):
     runs: tuple[str, ...] = place("RUN", "folder of a trained run; several vote; none to score only baselines", ())
     treebank: str = required("gold trees in Penn brackets, .gz too", "FILE")
     layer: tuple[str, ...] = option((), f"repeatable: {LAYER_TOLD}", "N")
-    gate: tuple[str, ...] = option((), f"{GATE_TOLD}, repeatable: {' or '.join(GATES)} [{GATES[0]}]", "NAME")
+    gate: tuple[str, ...] = option((), f"repeatable: {GATE_TOLD}", "NAME")
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
     weight: tuple[str, ...] = weight_option()
     mapping: str | None = mapping_option("[the run's]")
@@ -63,7 +64,8 @@ def run(options: Options) -> Found:
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
     gold = [gold_tree(tree, words) for tree in read_treebank(options.treebank, bad if options.skip_bad else None)]
-    options = replace(options, gate=tuple(dict.fromkeys(options.gate or GATES[:1])))
+    for gate in options.gate:
+        one_of("--gate", gate, GATES)
     sources, selection = _sources(runs, words, bad, options)
     voters = _voters(runs, sources, gold, options)
     ballot = _ballot(voters, runs, gold, read_weights(options.weight))
@@ -112,12 +114,13 @@ def _sources(
     """Layers and gates of each run, and what a selection by gold trees found."""
     from gatedrnn.studies.parsing import default_layer, layer_named, layers_by_gold
 
+    gates = [_gates(run, options) for run in runs]
     named = [layer_named(name) for name in options.layer or ()]
     if options.select is None:
         if options.dev is not None:
             raise ArgumentError("--dev", "needs --select", "none", "Add --select layer=auto, or drop --dev")
         layers = [[] if _is_grammar(run) else named or [default_layer(run.model)] for run in runs]
-        return [[(layer, gate) for gate in options.gate for layer in own] for own in layers], {}
+        return [[(layer, gate) for gate in own for layer in ls] for own, ls in zip(gates, layers, strict=True)], {}
     if options.select != "layer=auto":
         raise ArgumentError("--select", "must be layer=auto", options.select, "Or choose layers with --layer")
     if options.dev is None or named or not runs:
@@ -127,15 +130,22 @@ def _sources(
         )
     dev = [gold_tree(tree, words) for tree in read_treebank(options.dev, bad if options.skip_bad else None)]
     sources, each = [], {}
-    for run in runs:
+    for run, own in zip(runs, gates, strict=True):
         sources.append([])
-        for gate in () if _is_grammar(run) else options.gate:
+        for gate in own:
             how = {"gate": gate, "mapping": _mapping(run, options)}
             by = layers_by_gold(run.model, run.vocabulary, dev, options.algorithm, **how)
             sources[-1].append((next(iter(by)), gate))
-            name = str(run.folder) if len(options.gate) == 1 else f"{run.folder}, {gate}"
+            name = str(run.folder) if len(own) == 1 else f"{run.folder}, {gate}"
             each[name] = {"layer": next(iter(by)), "B": {str(layer): value for layer, value in by.items()}}
     return sources, {"selection": {"treebank": options.dev, "gold_trees_used": True, "runs": each}}
+
+
+def _gates(run: Run, options: Options) -> tuple[str, ...]:
+    """The gates that a run is read by; none of a grammar."""
+    from gatedrnn.studies.parsing import default_gate
+
+    return () if _is_grammar(run) else tuple(dict.fromkeys(options.gate)) or (default_gate(run.model),)
 
 
 def _mapping(run: Run, options: Options) -> str:
@@ -152,7 +162,7 @@ def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Go
                 trees = grammar_trees(run.model, run.vocabulary, gold, _mapping(run, options))
                 found[str(run.folder), None, ""] = trees
                 continue
-            for gate in options.gate:
+            for gate in dict.fromkeys(gate for _, gate in own):
                 layers = [layer for layer, of in own if of == gate]
                 how: dict[str, Any] = {"gate": gate, "mapping": _mapping(run, options)}
                 readings = read_gold(run.model, run.vocabulary, gold, layers, **how)
@@ -175,8 +185,8 @@ def _ballot(voters: Voters, runs: list[Run], gold: list[Gold], told: dict[str, f
 def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options) -> dict[str, Any]:
     mappings = sorted({_mapping(run, options) for run in runs})
     head: dict[str, Any] = {"sentences": result.sentences, "algorithm": options.algorithm, "layer": None}
-    gates = options.gate[0] if len(options.gate) == 1 else options.gate
-    head |= {"gate": None if all(map(_is_grammar, runs)) else gates, "max_words": result.max_words, "words": words}
+    gates = [*dict.fromkeys(gate for run in runs for gate in _gates(run, options))]
+    head |= {"gate": gates[0] if len(gates) == 1 else gates or None, "max_words": result.max_words, "words": words}
     head |= {"mapping": mappings[0] if len(mappings) == 1 else mappings or None, "scores": result.scores}
     if result.intervals:
         head["intervals"] = result.intervals

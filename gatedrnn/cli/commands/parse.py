@@ -42,7 +42,7 @@ class Options(arguments.Options):
         "or CoNLL-U (FILE.conllu) [-, standard input]",
     )
     layer: str | None = option(None, LAYER_TOLD, "N")
-    gate: str = option(GATES[0], GATE_TOLD, choices=GATES)
+    gate: str | None = option(None, GATE_TOLD, choices=GATES)
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
     weight: tuple[str, ...] = weight_option()
     mapping: str | None = mapping_option("[the run's]")
@@ -92,7 +92,8 @@ def _parses(run: Run, text: Iterator[Any], split: bool, options: Options) -> tup
         parse = parsing.parse_by_grammar if split else parsing.parse_lines_by_grammar
         return parse(run.model, run.vocabulary, text, **how), how
     layer = parsing.default_layer(run.model) if options.layer is None else parsing.layer_named(options.layer)
-    how = {"layer": layer, "gate": options.gate, "algorithm": options.algorithm, **how}
+    gate = options.gate or parsing.default_gate(run.model)
+    how = {"layer": layer, "gate": gate, "algorithm": options.algorithm, **how}
     parse = parsing.parse_sentences if split else parsing.parse_lines
     return parse(run.model, run.vocabulary, text, **how), how
 

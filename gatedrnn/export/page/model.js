@@ -94,7 +94,8 @@ export class Model {
     for (const k of layers) {
       const [forget, input] = [found[`master_forget_${k}`], found[`master_input_${k}`]];
       const size = forget.dims.at(-1);
-      const distances = ids.map((_, row) => distanceOf(forget.data, row + 1, size));
+      const rows = { forget: forget.data, input: input.data };
+      const distances = ids.map((_, row) => distanceOf(rows, this.about.gate, row + 1, size));
       by[k] = { size, forget: forget.data.slice(size), input: input.data.slice(size), distances };
     }
     if (layers.length > 1) by.mean = { distances: meanOf(layers.map((k) => by[k].distances)) };

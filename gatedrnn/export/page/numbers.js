@@ -10,11 +10,18 @@ export function bitsOf(logits, row, size, target) {
   return (Math.log(sum) - (logits[from + target] - most)) / Math.LN2;
 }
 
-/** 1 − the mean of a row of `size` values at `row`. */
-export function distanceOf(values, row, size) {
+/** The mean of a row of `size` values at `row`. */
+function rowMean(values, row, size) {
   let sum = 0;
   for (let k = 0; k < size; k++) sum += values[row * size + k];
-  return 1 - sum / size;
+  return sum / size;
+}
+
+/** A distance by rows of `size` values at `row`: 1 − the mean of the forget gate, that of the input gate, or the mean of both. */
+export function distanceOf({ forget, input }, gate, row, size) {
+  const [erased, written] = [() => 1 - rowMean(forget, row, size), () => rowMean(input, row, size)];
+  if (gate === "both") return (erased() + written()) / 2;
+  return gate === "master_input" ? written() : erased();
 }
 
 /** Means of lists of the same length, place by place. */

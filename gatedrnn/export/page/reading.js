@@ -70,7 +70,7 @@ function bandsOf(shown, reading, tree) {
   const end = all.at(-1).from + all.at(-1).width;
   const found = [];
   const add = (title, told, picture) => found.push(band(title, told, picture, end));
-  if (tree) add("Tree", layerTold(shown.layer), drawTree(columns, tree, shown.brackets, end));
+  if (tree) add("Tree", layerTold(about, shown.layer), drawTree(columns, tree, shown.brackets, end));
   if (distances && distances.length > 1) {
     const told = `high where large constituents end before the word${tree ? "; the tree splits at the highest bar first" : ""}`;
     add("Distance", told, drawDistances(columns, distances, `Distances ${distances.map((d) => d.toFixed(3))}`, end));
@@ -89,7 +89,10 @@ function bandsOf(shown, reading, tree) {
   return found;
 }
 
-const layerTold = (layer) => (layer === "mean" ? "from the mean distance of all layers" : `from layer ${layer}’s master forget gate`);
+const GATES = { master_forget: "master forget gate", master_input: "master input gate", both: "master gates" };
+
+const layerTold = ({ gate }, layer) =>
+  layer === "mean" ? `from the mean distance of all layers by their ${GATES[gate]}` : `from layer ${layer}’s ${GATES[gate]}`;
 
 function band(title, told, picture, width) {
   const [box, head, small] = ["section", "h3", "small"].map((name) => document.createElement(name));

@@ -17,6 +17,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.config import MEAN
+from gatedrnn.models.config import TREE_GATES as GATES
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.sequence.modes import nearly_float32
@@ -24,7 +25,6 @@ from gatedrnn.sequence.modes import nearly_float32
 Layer = int | str
 """A layer from 1 on, or `MEAN`."""
 
-GATES = ("master_forget", "master_input")
 _SORTED_SENTENCES = 4096
 _BATCH_TOKENS = 2048
 
@@ -35,7 +35,7 @@ class Reading:
 
     Args:
         distances: of each word [T], by the layer asked for.
-        gates: the master gate [T, N] of every layer read, if it was asked for.
+        gates: the master gate [T, N] of every layer read, if it was asked for; of both, the forget gate.
     """
 
     distances: dict[Layer, list[float]]
@@ -66,6 +66,11 @@ def default_layer(model: LanguageModel) -> Layer:
     return model.config.layer_of_trees
 
 
+def default_gate(model: LanguageModel) -> str:
+    """The gate read unless one is named: `model.tree_gate`."""
+    return model.config.tree_gate
+
+
 def read_sentences(
     model: LanguageModel,
     sentences: Iterable[list[int]],
@@ -77,12 +82,13 @@ def read_sentences(
 ) -> Iterator[Reading]:
     """Read sentences, each from a fresh state after `<eos>`, in order; constant memory for any number of them.
 
-    Equations: Shen et al. 2019, sec. 5.2: 1 − mean(f̃). Departs: none; `master_input`, mean(ĩ), and `MEAN` are not in the paper.
+    Equations: Shen et al. 2019, sec. 5.2: 1 − mean(f̃). Departs: none; `master_input`, mean(ĩ), `both` and `MEAN` are not
+        in the paper.
     Args:
         sentences: word ids, each at least one.
         eos: the id that precedes a sentence.
         layers: from 1, or MEAN; all of them in one pass.
-        gate: master_forget, or master_input: the share of the units that are written.
+        gate: master_forget; master_input: the share of the units that are written; or both, the mean of the two distances.
         keep_gates: also keep the gate values.
 
     Raises: ArgumentError: the cell has no master gates (names those that have), a layer does not exist, an unknown gate, or a
@@ -137,12 +143,12 @@ def _batch(
     tokens = torch.full((max(lengths), len(batch)), eos)
     for b, ids in enumerate(batch):
         tokens[1 : lengths[b], b] = torch.tensor(ids)
-    every = range(1, len(model.layers) + 1)
+    every, names = range(1, len(model.layers) + 1), GATES[:2] if gate == "both" else (gate,)
     read = [layer for layer in every if MEAN in layers or layer in layers]
     with evaluating(model), nearly_float32():
-        traces = model.trace(tokens.to(model.embedding.weight.device), lengths, read, (gate,))
-    gates = {layer: trace[gate].cpu() for layer, trace in zip(read, traces, strict=True)}
-    by_layer: dict[Layer, Tensor] = {layer: _distances(values, gate) for layer, values in gates.items()}
+        traces = model.trace(tokens.to(model.embedding.weight.device), lengths, read, names)
+    gates = {layer: trace[names[0]].cpu() for layer, trace in zip(read, traces, strict=True)}
+    by_layer: dict[Layer, Tensor] = {layer: _distances(trace) for layer, trace in zip(read, traces, strict=True)}
     if MEAN in layers:
         by_layer[MEAN] = torch.stack([by_layer[layer] for layer in every]).mean(0)
     return [
@@ -154,7 +160,8 @@ def _batch(
     ]
 
 
-def _distances(gates_TBN: Tensor, gate: str) -> Tensor:
-    """[T, B] in float64."""
-    values = gates_TBN.double()
-    return syntactic_distance(values) if gate == "master_forget" else values.mean(-1)
+def _distances(trace: dict[str, Tensor]) -> Tensor:
+    """[T, B] in float64, the mean of those by each gate [T, B, N]."""
+    values = {name: gates.cpu().double() for name, gates in trace.items() if name in GATES}
+    each = [syntactic_distance(v) if name == "master_forget" else v.mean(-1) for name, v in values.items()]
+    return torch.stack(each).mean(0)

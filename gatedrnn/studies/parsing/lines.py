@@ -7,7 +7,7 @@ from typing import Any
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, UNK, Aligned, Vocabulary, align
 from gatedrnn.models import LanguageModel, surprisals
-from gatedrnn.studies.parsing.distances import Layer, default_layer, has_distances, read_sentences
+from gatedrnn.studies.parsing.distances import Layer, default_gate, default_layer, has_distances, read_sentences
 from gatedrnn.studies.parsing.parse import Parse, parse_sentences
 
 
@@ -82,7 +82,8 @@ def _distances(
         return
     chosen = default_layer(model) if layer is None else layer
     lines, again = tee(lines)
-    readings = read_sentences(model, (line.ids for line in again if line.ids), vocabulary.ids[EOS], [chosen])
+    ids, gate = (line.ids for line in again if line.ids), default_gate(model)
+    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate)
     for line in lines:
         yield next(readings).distances[chosen] if line.ids else None
 

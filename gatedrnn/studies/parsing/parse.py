@@ -8,7 +8,7 @@ from typing import Any
 from gatedrnn.core.checks import one_of
 from gatedrnn.data import EOS, MAPPINGS, Vocabulary
 from gatedrnn.models import LanguageModel
-from gatedrnn.studies.parsing.distances import Layer, default_layer, read_sentences
+from gatedrnn.studies.parsing.distances import Layer, default_gate, default_layer, read_sentences
 from gatedrnn.trees import ALGORITHMS, Bracketed, distances_to_spans
 
 
@@ -34,7 +34,7 @@ def parse_sentences(
     sentences: Iterable[Sequence[str]],
     *,
     layer: Layer | None = None,
-    gate: str = "master_forget",
+    gate: str | None = None,
     algorithm: str = "unbiased",
     mapping: str = "number",
 ) -> Iterator[Parse]:
@@ -43,6 +43,7 @@ def parse_sentences(
     Args:
         sentences: words of each, at least one.
         layer: from 1, or "mean"; None for the model's own (`default_layer`).
+        gate: None for the model's own (`default_gate`).
         gate, algorithm, mapping: as in `read_sentences`, `distances_to_spans` and `Vocabulary.encode_foreign`.
 
     Raises: ArgumentError: as those.
@@ -53,6 +54,6 @@ def parse_sentences(
     one_of("mapping", mapping, MAPPINGS)
     words, again = tee(sentences)
     ids = (vocabulary.encode_foreign(sentence, mapping) for sentence in again)
-    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate)
+    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate or default_gate(model))
     each = ((list(one), reading.distances[chosen]) for one, reading in zip(words, readings, strict=True))
     return (Parse(one, distances_to_spans(distances, algorithm), distances) for one, distances in each)
