@@ -12,10 +12,9 @@ from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.cli.scores import print_scores, shown, write_report
 from gatedrnn.cli.text import ALGORITHM_TOLD, GATE_TOLD, LAYER_TOLD, check_gates_are_read, mapping_option
 from gatedrnn.cli.votes import read_weights, weight_option, weights_told
-from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import read_treebank
-from gatedrnn.studies.parsing import BASELINE_NAMES, GATES
+from gatedrnn.studies.parsing import BASELINE_NAMES
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
 from gatedrnn.training.run import Run, load_runs
 from gatedrnn.trees import ALGORITHMS, KEEP_RULES, Gold, gold_tree, sentence_f1
@@ -64,8 +63,6 @@ def run(options: Options) -> Found:
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
     gold = [gold_tree(tree, words) for tree in read_treebank(options.treebank, bad if options.skip_bad else None)]
-    for gate in options.gate:
-        one_of("--gate", gate, GATES)
     sources, selection = _sources(runs, words, bad, options)
     voters = _voters(runs, sources, gold, options)
     ballot = _ballot(voters, runs, gold, read_weights(options.weight))
