@@ -91,11 +91,13 @@ def _change(bench: Bench, layer: Any, what: str, where: int) -> None:
     elif what in ("double_and_back", "double", "float", "half"):
         _convert(bench, layer, what)
     elif what in ("deepcopy", "pickle", "save_load", "save_whole", "weights_only"):
-        _renew(bench, layer, what)
+        if bench.lenient != "subclass" or what not in ("save_load", "weights_only"):  # PyTorch does not load such classes so
+            _renew(bench, layer, what)
     elif what == "flatten":
         layer.flatten_parameters()
     elif what == "share_memory":
-        layer.share_memory()
+        if bench.lenient != "subclass":  # torch.nn.LSTM with such weights dies here too
+            layer.share_memory()
     elif what == "requires_grad_off":
         layer.requires_grad_(False)
     elif what == "requires_grad_on":
