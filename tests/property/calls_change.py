@@ -91,7 +91,10 @@ def _change(bench: Bench, layer: Any, what: str, where: int) -> None:
     elif what in ("double_and_back", "double", "float", "half"):
         _convert(bench, layer, what)
     elif what in ("deepcopy", "pickle", "save_load", "save_whole", "weights_only"):
-        if bench.lenient != "subclass" or what not in ("save_load", "weights_only"):  # PyTorch does not load such classes so
+        if bench.lenient != "subclass" or what not in (
+            "save_load",
+            "weights_only",
+        ):  # PyTorch does not load such classes so
             _renew(bench, layer, what)
     elif what == "flatten":
         layer.flatten_parameters()
