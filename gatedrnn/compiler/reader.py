@@ -229,7 +229,8 @@ class Reader(ElementRules):
         mean = self._mean(node, value, dims)
         away = self.graph.apply("sub", value, mean)
         squares = self._sum(node, self.graph.apply("mul", away, away), dims)
-        return [self.graph.apply("div", squares, _last(node) - node.kwargs.get("correction", 1)), mean]
+        freedom = max(0, _last(node) - node.kwargs.get("correction", 1))  # as PyTorch, which divides by 0 then
+        return [self.graph.apply("div", squares, freedom), mean]
 
     def _var(self, node, value, dims=None):
         return self._var_mean(node, value, dims)[0]
