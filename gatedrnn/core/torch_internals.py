@@ -205,7 +205,8 @@ def start_light(*operators: Any) -> None:
 
         def call(*args: Any, function: Any = function, **kwargs: Any) -> Any:
             dynamo = sys.modules.get("torch._dynamo")
-            if dynamo is None:
+            spec = getattr(dynamo, "__spec__", None)
+            if dynamo is None or getattr(spec, "_initializing", False):  # none, or another thread is importing it
                 return function(*args, **kwargs)
             how = (
                 {"wrapping": False} if "wrapping" in signature(dynamo.disable).parameters else {}
