@@ -169,7 +169,8 @@ class Component(Pipe):
         lines = (
             align_words(run.vocabulary, *each, self.mapping or "exact") for each in zip(words, spaces, strict=True)
         )
-        for tokens, record in zip(sentences, read(run.model, run.vocabulary, lines, layer=self.layer), strict=True):
+        records = read(run.model, run.vocabulary, lines, layer=self.layer, gate=self.gate)
+        for tokens, record in zip(sentences, records, strict=True):
             rows = (record[name][:-1] for name in ("tokens", "surprisal_bits", "distances"))
             for token, pieces, bits, distance in zip(tokens, *rows, strict=True):
                 _set(token, bits if pieces or not token.is_space else None, distance)

@@ -70,6 +70,14 @@ def test_numbers_are_those_of_the_commands(work, text, language, config, said, p
         assert sentence._.parse_string == found["tree"]
 
 
+def test_a_named_gate_is_read_where_there_are_no_trees_too(levels):
+    gates = ("master_forget", "master_input", "both")
+    docs = [pipeline(levels / "char", gate=gate)("the pilot laughs") for gate in gates]
+    erased, written, both = ([token._.distance for token in doc] for doc in docs)
+    assert both == pytest.approx([(a + b) / 2 for a, b in zip(erased, written, strict=True)], abs=1e-6)
+    assert erased != pytest.approx(written, abs=1e-3)
+
+
 @pytest.mark.parametrize("level", ["char", "subword"])
 def test_pieces_are_summed_to_tokens(levels, tmp_path, level):
     sentence = "the old pilot, he laughs."

@@ -43,19 +43,20 @@ def surprisal_records(
     carried: bool = False,
     tokens: bool = False,
     layer: Layer | None = None,
+    gate: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A record a line, as `surprisal --json` prints it, in constant memory for any number of lines.
 
     Args:
         carried: carry the state on, instead of a fresh one for each line.
         tokens: a row a token, not summed to words.
-        layer: whose distances; None for the second, or the only one.
+        layer, gate: whose distances; None for the model's own (`default_layer`, `default_gate`).
 
     Raises: ArgumentError: a layer that the model does not have, or one where the cell has no master gates.
     """
     again, more, lines = tee(lines, 3)
     found = surprisals(model, (line.ids for line in again), vocabulary.ids[EOS], carried=carried)
-    distances = _distances(model, vocabulary, more, layer)
+    distances = _distances(model, vocabulary, more, layer, gate)
     rows_of = _token_rows if tokens else _word_rows
     for line, bits, far in zip(lines, found, distances, strict=True):
         indices, words, pieces, values, where = zip(*rows_of(vocabulary, line, bits, far), strict=True)
@@ -71,7 +72,7 @@ def surprisal_records(
 
 
 def _distances(
-    model: LanguageModel, vocabulary: Vocabulary, lines: Iterator[Aligned], layer: Layer | None
+    model: LanguageModel, vocabulary: Vocabulary, lines: Iterator[Aligned], layer: Layer | None, gate: str | None
 ) -> Iterator[list[float] | None]:
     """Of each token of each line, None for a line or a model without any."""
     if not has_distances(model):
@@ -82,8 +83,8 @@ def _distances(
         return
     chosen = default_layer(model) if layer is None else layer
     lines, again = tee(lines)
-    ids, gate = (line.ids for line in again if line.ids), default_gate(model)
-    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate)
+    ids = (line.ids for line in again if line.ids)
+    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate or default_gate(model))
     for line in lines:
         yield next(readings).distances[chosen] if line.ids else None
 
