@@ -185,6 +185,11 @@ SMALL = ONLSTM[:4]
         ),
         (["onlstm"], [*ONLSTM, "--model.tree_layer", 3], "model.tree_layer: must lie in 1…2, or be mean; got 3"),
         (["onlstm"], [*ONLSTM, "--model.tree_layer", "mean"], "model.tree_layer: must be one layer for distil"),
+        (
+            ["onlstm"],
+            [*ONLSTM, "--model.hidden_sizes", "[8]", "--model.tree_layer", "mean"],
+            "got mean. Add --model.tree_layer 1.",
+        ),
         (["onlstm"], [*ONLSTM, "--model.tree_gate", "both"], "model.tree_gate: must be master_forget for distil"),
         (["onlstm"], [*ONLSTM, "--distil.weight", 0], "distil.weight: must be"),
         (["onlstm"], [*ONLSTM, "--training.unit", "stream"], "training.unit: must be sentence for distil; got stream"),

@@ -121,7 +121,7 @@ def _how(config: Any, task: Any, options: Options) -> DistilConfig:
         raise ArgumentError("model.cell", rule, config.model.cell, f"Try --model.cell {able[0]}")
     layer = config.model.layer_of_trees
     if layer == MEAN:
-        advice = "Add --model.tree_layer 2"
+        advice = f"Add --model.tree_layer {min(2, len(config.model.hidden_sizes))}"
         raise ArgumentError("model.tree_layer", "must be one layer for distil, which learns the trees", layer, advice)
     if config.model.tree_gate != GATE:
         rule = f"must be {GATE} for distil, which teaches that gate"
