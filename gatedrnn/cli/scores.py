@@ -20,8 +20,9 @@ def how(record: dict[str, Any]) -> str:
     if record["mapping"] is not None:
         said += f"; words looked up by rule {record['mapping']}"
     if record["gate"] is not None:
-        gates = shown(" and the ".join([record["gate"]] if isinstance(record["gate"], str) else record["gate"]))
-        said += f"; distances from the {gates} gate"
+        gates = [record["gate"]] if isinstance(record["gate"], str) else record["gate"]
+        each = ["both master gates" if gate == "both" else f"the {shown(gate)} gate" for gate in gates]
+        said += f"; distances from {' and '.join(each)}"
     if record.get("weights"):
         each = ", ".join(f"{_FAMILIES.get(family, family)} {weight:g}" for family, weight in record["weights"].items())
         said += f"; weights of families in the vote: {each}"

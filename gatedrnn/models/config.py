@@ -158,16 +158,22 @@ class LanguageModelConfig(CellSection):
 
     def _check_trees(self) -> None:
         """Raises ArgumentError: a cell without distances has a setting of them, or there is no such layer or gate."""
-        defaults = {"tree_layer": None, "tree_gate": TREE_GATES[0]}
-        set_ones = [name for name, default in defaults.items() if getattr(self, name) != default]
-        if set_ones and "master_forget" not in {gate.name for gate in CELLS[self.cell].make_spec(1).gates}:
-            rule, got = "needs a cell with a master forget gate", f"cell={self.cell}"
-            raise ArgumentError(f"model.{set_ones[0]}", rule, got, "Leave it out")
         one_of("model.tree_gate", self.tree_gate, TREE_GATES)
-        layers = len(self.hidden_sizes)
-        if self.tree_layer not in (None, MEAN, *range(1, layers + 1)) or isinstance(self.tree_layer, bool):
+        if self.tree_layer is not None:
+            self._check_gate("tree_layer", TREE_GATES[0])
+        if self.tree_gate != TREE_GATES[0]:
+            for gate in TREE_GATES[:2]:
+                self._check_gate("tree_gate", gate)
+        layers, layer = len(self.hidden_sizes), self.tree_layer
+        if not (layer is None or layer == MEAN or (type(layer) is int and 1 <= layer <= layers)):
             rule = f"must lie in 1…{layers}, or be {MEAN}"
-            raise ArgumentError("model.tree_layer", rule, self.tree_layer, "Choose a layer of the model")
+            raise ArgumentError("model.tree_layer", rule, repr(layer), "Choose a layer of the model")
+
+    def _check_gate(self, key: str, gate: str) -> None:
+        """Raises ArgumentError: the cell, whose gate `gate` a setting needs, does not have it."""
+        if gate not in {each.name for each in CELLS[self.cell].make_spec(1).gates}:
+            rule = f"needs a cell with a {gate.replace('_', ' ')} gate"
+            raise ArgumentError(f"model.{key}", rule, f"cell={self.cell}", "Leave it out")
 
     def _check_bias(self, key: str, value: float, gate: str) -> None:
         """Raises ArgumentError: `value` is not finite, or no bias of the cell is added to its gate `gate`."""

@@ -207,7 +207,7 @@ def test_the_distance_by_both_gates_is_the_mean_of_the_two(layers):
 
 @pytest.mark.parametrize("layer", [0, 4, -1, "last", ""])
 def test_a_layer_that_the_model_has_not_makes_no_trees(layer):
-    with pytest.raises(ArgumentError, match=rf"model.tree_layer: must lie in 1…3, or be mean; got {layer}"):
+    with pytest.raises(ArgumentError, match=rf"model.tree_layer: must lie in 1…3, or be mean; got {layer!r}"):
         replace(make_model().config, tree_layer=layer)
 
 
