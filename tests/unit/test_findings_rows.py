@@ -9,6 +9,9 @@ import torch
 from gatedrnn import Recurrent
 from gatedrnn.cells import Cell, Gate, Spec
 from gatedrnn.core import torch_internals
+from gatedrnn.core.errors import DataError
+from gatedrnn.sequence.backends.cpu.compile import build
+from gatedrnn.sequence.backends.cpu.runtime.target import best
 
 
 @pytest.mark.filterwarnings("ignore:var")
@@ -22,6 +25,24 @@ def test_a_variance_without_degrees_of_freedom_is_pytorchs():
     found = layer(x)[0]
     layer.backend = "reference"
     torch.testing.assert_close(found, layer(x)[0], equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:gatedrnn. kernels cannot be kept")
+@pytest.mark.parametrize("nowhere", [True, False], ids=["no folder", "no writable folder"])
+def test_what_cannot_be_kept_is_compiled_once_a_process(tmp_path, monkeypatch, nowhere):
+    (tmp_path / "file").write_text("")
+
+    def folder():
+        if nowhere:
+            raise DataError("cache folder", "the user must have a home folder", "none", "Set HOME")
+        return tmp_path / "file"
+
+    made = []
+    monkeypatch.setattr(build, "cache_folder", folder)
+    monkeypatch.setattr(build, "_UNKEPT", {}, raising=False)
+    for name in ("loop", "rows", "loop"):
+        assert build.cached(name, best(), lambda name=name: made.append(name) or name.encode()) == name.encode()
+    assert made == ["loop", "rows"]
 
 
 def test_an_operator_runs_while_another_thread_imports_torch_compile(monkeypatch):

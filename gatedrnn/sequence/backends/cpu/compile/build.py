@@ -24,6 +24,7 @@ from gatedrnn.sequence.backends.cpu.runtime.once import once
 from gatedrnn.sequence.backends.cpu.runtime.target import Target
 
 _LOADED: list[Any] = []  # engines live as long as the process
+_UNKEPT: dict[tuple[str, str], bytes] = {}  # by name and target, what could not be kept on disk; of the sources imported: never stale
 _SUM_BYTES = 32
 _TOLD = False
 _NOWHERE = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value  # an address that is never called
@@ -43,12 +44,14 @@ def cached(name: str, target: Target, make: Callable[[], bytes]) -> bytes:
     except DataError as error:
         path = code = None
         _not_kept(error)
+    key = name, str(target)
+    code = _UNKEPT.get(key) if code is None else code
     if code is None:
         sources.check()
         code = make()
         sources.check()
-        if path is not None:
-            _keep(path, code)
+        if path is None or not _keep(path, code):
+            _UNKEPT[key] = code
     return code
 
 
@@ -69,11 +72,14 @@ def _read(path: Path) -> bytes | None:
     return code if hashlib.sha256(code).digest() == content[:_SUM_BYTES] else None
 
 
-def _keep(path: Path, code: bytes) -> None:
+def _keep(path: Path, code: bytes) -> bool:
+    """Whether it could be written."""
     try:
         write_with(path, lambda file: file.write_bytes(hashlib.sha256(code).digest() + code))
     except (DataError, OSError) as error:
         _not_kept(error)
+        return False
+    return True
 
 
 def _not_kept(error: Exception) -> None:
