@@ -24,7 +24,8 @@ from gatedrnn.sequence.backends.cpu.runtime.once import once
 from gatedrnn.sequence.backends.cpu.runtime.target import Target
 
 _LOADED: list[Any] = []  # engines live as long as the process
-_UNKEPT: dict[tuple[str, str], bytes] = {}  # by name and target, what could not be kept on disk; of the sources imported: never stale
+_UNKEPT: dict[tuple[str, str], bytes] = {}
+"""By name and target: what no folder keeps, for this process; never stale, as it is made of the sources that were imported."""
 _SUM_BYTES = 32
 _TOLD = False
 _NOWHERE = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value  # an address that is never called
