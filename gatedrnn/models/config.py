@@ -173,11 +173,12 @@ class LanguageModelConfig(CellSection):
         """Raises ArgumentError: the cell, whose gate `gate` a setting needs, does not have it."""
         if gate not in {each.name for each in CELLS[self.cell].make_spec(1).gates}:
             rule = f"needs a cell with a {gate.replace('_', ' ')} gate"
-            raise ArgumentError(f"model.{key}", rule, f"cell={self.cell}", "Leave it out")
+            advice = f"Leave it out, or set it to {'null' if key == 'tree_layer' else TREE_GATES[0]}"
+            raise ArgumentError(f"model.{key}", rule, f"cell={self.cell}", advice)
 
     def _check_bias(self, key: str, value: float, gate: str) -> None:
         """Raises ArgumentError: `value` is not finite, or no bias of the cell is added to its gate `gate`."""
-        owner, spec, advice = f"model.{key}", CELLS[self.cell].make_spec(1), "Leave it out"
+        owner, spec, advice = f"model.{key}", CELLS[self.cell].make_spec(1), "Leave it out, or set it to null"
         kind = f"{gate.replace('_gate', '').replace('_', ' ')} gate"
         if gate not in {each.name for each in spec.gates}:
             raise ArgumentError(owner, f"needs a cell with a {kind}", f"cell={self.cell}", advice)

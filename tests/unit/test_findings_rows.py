@@ -56,3 +56,11 @@ def test_an_operator_runs_while_another_thread_imports_torch_compile(monkeypatch
     torch_internals.start_light(types.SimpleNamespace(_backend_fns={"cpu": Shielded(function)}))
     monkeypatch.setitem(sys.modules, "torch._dynamo", half)
     assert function.__dynamo_disable(2) == 3
+
+
+def test_layers_of_other_sizes_share_what_is_loaded():
+    def train(hidden):
+        Recurrent("lstm", 3, hidden, backend="cpu")(torch.randn(4, 2, 3))[0].sum().backward()
+        return len(build._LOADED)
+
+    assert train(5) == train(6)

@@ -127,7 +127,10 @@ def test_the_gates_kept_are_those_of_every_layer_read(gate):
         ({"layers": [True]}, r"parsing\.layer: must be a positive integer; got True"),
         ({"layers": [1.0]}, r"parsing\.layer: must be a positive integer; got 1\.0"),
         ({"layers": ["mean", 4]}, r"parsing\.layer: must lie in 1…3, or be mean; got 4"),
-        ({"layers": [1], "gate": "forget"}, r"parsing\.gate: must be one of master_forget, master_input, both; got 'forget'"),
+        (
+            {"layers": [1], "gate": "forget"},
+            r"parsing\.gate: must be one of master_forget, master_input, both; got 'forget'",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_any_sentence_is(options, message):

@@ -2,7 +2,7 @@
 
 import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -31,12 +31,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Linked:
-    """What a loop calls by name. Args: name: of its file, as a loop's; symbol: what it is called by; make: gives its Python
+    """What a loop calls by name. Args: name: of its file, which says all; symbol: what it is called by; make: gives its Python
     function, and its Numba types for addresses of this type."""
 
     name: str
     symbol: str
-    make: Callable[[Any], tuple[Any, list[Any]]]
+    make: Callable[[Any], tuple[Any, list[Any]]] = field(compare=False)
 
 
 @once

@@ -26,22 +26,28 @@ def of(kernel: str) -> Compiled:
 
 @functools.cache
 def parts_of(kernel: str, direction: str) -> tuple[str, Callable[[], Callable[..., None]], Linked | None]:
-    """A loop's name, what gives its Python function, and what it calls: a cell's rows; "products": a layer's products alone."""
-
-    def loop() -> Callable[..., None]:
-        from gatedrnn.sequence.backends.cpu.recurrence import bound, loops
-
-        return bound.products if kernel == "products" else getattr(loops, direction)
-
+    """A loop, as `kernel` takes it: its name, what gives its function, and the rows it calls; or "products", which calls none."""
     if kernel == "products":
-        return kernel, loop, None
+        return kernel, _loop(kernel), None
 
     def rows(real: Any) -> tuple[Any, list[Any]]:
         from gatedrnn.sequence.backends.cpu.recurrence import rows
 
         return rows.function_of(_rows(kernel, direction), direction), rows.arguments_of(direction, real)
 
-    return "loop", loop, Linked(of(kernel).name, f"{direction}_rows", rows)
+    return "loop", _loop(direction), Linked(of(kernel).name, f"{direction}_rows", rows)
+
+
+@functools.cache
+def _loop(name: str) -> Callable[[], Callable[..., None]]:
+    """What gives the function of "forward", "backward" or "products"."""
+
+    def loop() -> Callable[..., None]:
+        from gatedrnn.sequence.backends.cpu.recurrence import bound, loops
+
+        return bound.products if name == "products" else getattr(loops, name)
+
+    return loop
 
 
 def _rows(kernel: str, direction: str) -> list[Any]:
