@@ -100,7 +100,7 @@ class Writer:
     def _number(self, arg: object) -> str:
         return self.named(arg) if isinstance(arg, Node) else self.constant(arg)
 
-    def constant(self, number: float) -> str:
+    def constant(self, number: object) -> str:
         """A number of the step; a whole one that counts elements, as in a mean, by the name of that size."""
         name = self._counts.get(number) if isinstance(number, int) and number > 1 else None
         return f"float({name})" if name else number_text(number)
