@@ -32,7 +32,7 @@ def step(spec: Spec, params: Params, x_gates: Tensor, h_gates: Tensor, state: St
     a_i, a_f, a_z, a_o = spec.split(x_gates + h_gates)
     old = F.logsigmoid(a_f) + m
     m = torch.where(n == 0, a_i, torch.maximum(old, a_i))
-    i, f = torch.exp(a_i - m), torch.exp(old - m)
+    i, f = torch.exp(a_i - m), torch.exp((old - m).clamp(max=80.0))  # above 0 for an empty state only
     z = spec.squash("cell_candidate", a_z)
     o = spec.squash("output_gate", a_o)
     c = f * c + i * z

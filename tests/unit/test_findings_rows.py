@@ -64,3 +64,18 @@ def test_layers_of_other_sizes_share_what_is_loaded():
         return len(build._LOADED)
 
     assert train(5) == train(6)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_an_empty_slstm_takes_any_input(backend):
+    """The forget gate of an empty state has nothing to keep; before, it overflowed and gave NaN."""
+    layer = Recurrent("slstm", 1, 3, backend=backend)
+    with torch.no_grad():
+        layer.weight_ih_l0.copy_(torch.tensor([-200.0, 200.0, 1.0, 1.0]).repeat_interleave(3)[:, None])
+        layer.bias_ih_l0.zero_(), layer.bias_hh_l0.zero_(), layer.weight_hh_l0.zero_()
+    x = torch.ones(2, 1, 1, requires_grad=True)
+    output, _, gates = layer(x, return_gates=True)
+    output.sum().backward()
+    expected = torch.sigmoid(torch.tensor(1.0)) * torch.tanh(torch.tensor(1.0))
+    torch.testing.assert_close(output, expected.expand(2, 1, 3))
+    assert x.grad.isfinite().all() and gates[0]["forget_gate"].isfinite().all()
