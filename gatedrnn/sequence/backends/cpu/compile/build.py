@@ -45,12 +45,13 @@ def cached(name: str, target: Target, make: Callable[[], bytes]) -> bytes:
     except DataError as error:
         path = code = None
         _not_kept(error)
-    key = name, str(target)
-    code = _UNKEPT.get(key) if code is None else code
     if code is None:
-        sources.check()
-        code = make()
-        sources.check()
+        key = name, str(target)
+        code = _UNKEPT.pop(key, None)
+        if code is None:
+            sources.check()
+            code = make()
+            sources.check()
         if path is None or not _keep(path, code):
             _UNKEPT[key] = code
     return code
