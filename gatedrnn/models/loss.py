@@ -8,14 +8,13 @@ Dimensions: N tokens, E width of the decoder's input, V vocabulary.
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.torch_internals import being_traced
 from gatedrnn.sequence.backends.cpu.availability import unavailable
-from gatedrnn.sequence.modes import transformed
-from gatedrnn.weights.compressed import compressed
+from gatedrnn.sequence.modes import readable, transformed
 
 IGNORED = -100
 """A target that predicts nothing."""
@@ -42,7 +41,7 @@ def chunked_cross_entropy(
         δ for all tokens of a word in a batch, and none for a token with w · h ≤ 0.
 
     All logits are held at once where a chunk's gradient cannot be kept: under torch.func, forward-mode differentiation,
-    torch.jit.trace or a second differentiation, for tensor subclasses, and on devices without autocast, such as meta.
+    torch.jit.trace or a second differentiation, for subclasses with functions of their own, and on devices without autocast, such as meta.
 
     Args:
         hidden: [N, E]; weight: [V, E]; bias: [V].
@@ -100,7 +99,7 @@ def whole_numbers(owner: str, ids: Tensor, shape: str, advice: str) -> Tensor:
 
 def _chunkable(*tensors: Tensor) -> bool:
     """Whether gradients may be worked out in forward: nothing but numbers, and one backward, is asked of plain tensors."""
-    if transformed() or not all(type(tensor) in (Tensor, nn.Parameter) or compressed(tensor) for tensor in tensors):
+    if transformed() or not all(readable(type(tensor)) for tensor in tensors):
         return False
     if torch.compiler.is_compiling():
         return True

@@ -117,3 +117,19 @@ _STRIDED = torch.strided
 
 KINDS: set[type] = {Tensor, torch.nn.Parameter, CompressedWeight}
 """Of tensors whose numbers lie at their address, or that kernels of ours know how to read."""
+
+
+def readable(kind: type) -> bool:
+    """Whether operators of ours take tensors of this type: `KINDS`, and subclasses that leave to PyTorch what a function does.
+
+    Inside a checkpoint's second forward, PyTorch takes the latter for plain tensors: another backend then would not fit.
+    """
+    return kind in KINDS or (kind.__torch_dispatch__ is Tensor.__torch_dispatch__ and _functions(kind) in _USUAL)
+
+
+def _functions(kind: Any) -> Any:
+    found = kind.__torch_function__
+    return getattr(found, "__func__", found)
+
+
+_USUAL = (_functions(Tensor), _functions(torch.nn.Parameter))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
-from gatedrnn.sequence.modes import KINDS, described
+from gatedrnn.sequence.modes import described, readable
 from gatedrnn.sequence.perturb import Draw, real_of
 
 
@@ -112,7 +112,7 @@ class Request:
         """None, or which tensor has not the kind, type or shape that a kernel, which checks nothing, would read."""
         if not (self.only_numbers() or torch.compiler.is_compiling()):  # a compiler's tensors stand for those to come
             for tensor in self.tensors():
-                if type(tensor) not in KINDS:
+                if not readable(type(tensor)):
                     return f"a tensor is {_described(tensor)}"
         p, spec, (T, B, D) = self.params, self.spec, self.x_TBD.shape
         R, H, like = spec.rows, spec.hidden_size, p.weight_hh
@@ -143,7 +143,7 @@ _STRIDED = torch.strided
 
 
 def _described(tensor: Tensor) -> str:
-    kind = "" if type(tensor) in KINDS else f"a {type(tensor).__name__}, "
+    kind = "" if readable(type(tensor)) else f"a {type(tensor).__name__}, "
     return f"{kind}{tensor.dtype}, {tensor.layout}, of shape {list(tensor.shape)} on {tensor.device}"
 
 

@@ -19,6 +19,7 @@ from harness import RAGGED, B, D, H, call, every_cell, inputs_for, make
 from torch import nn
 from torch.func import functional_call, vmap
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
 
 from gatedrnn import CELLS, GRU, LSTM, CoupledLSTM, Gates, Recurrent
 from gatedrnn.core.errors import ArgumentError, BackendError
@@ -286,6 +287,33 @@ def test_a_weight_of_another_kind_of_tensor_runs_on_the_reference(steps):
     layer.backend = "cpu"
     with torch.no_grad(), pytest.raises(Exception, match="TwoTensor"):
         functional_call(layer, {"weight_hh_l0": pair}, (x,))
+
+
+class Named(torch.Tensor):
+    """Does nothing of its own."""
+
+
+class NamedParameter(nn.Parameter):
+    """Nor does this."""
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_subclass_that_changes_nothing_runs_on_kernels_and_in_checkpoints(batch_first):
+    layer = LSTM(D, H, 2, batch_first=batch_first, bidirectional=True)
+    layer.weight_hh_l1 = NamedParameter(layer.weight_hh_l1.detach())
+    plain = torch.randn(B, B, D, requires_grad=True)
+    expected = torch.autograd.grad(layer(plain)[0].square().sum(), [plain, *layer.parameters()])
+    named = plain.detach().as_subclass(Named).requires_grad_()
+    output = checkpoint(lambda x: layer(x)[0], named, use_reentrant=False)
+    assert type(output) is Named
+    found = torch.autograd.grad(output.square().sum(), [named, *layer.parameters()])
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.as_subclass(torch.Tensor), theirs)
+    layer.backend = "cpu"
+    with torch.no_grad():
+        inference = layer(named)[0]
+        torch.testing.assert_close(inference.as_subclass(torch.Tensor), layer(plain)[0])
+    assert type(inference) is Named
 
 
 @few_and_many
