@@ -137,6 +137,14 @@ class Traced:
     d_extra: list[FxNode | None]
 
 
+def _check_alike(graph: list[tuple[str, list[str]]], other: list[tuple[str, list[str]]]) -> None:
+    """Refuse a step whose operations differ between batches or types."""
+    if [each for _, each in graph] != [each for _, each in other]:
+        raise UnsupportedError("a number that follows from the batch's size or type")
+    if graph != other:
+        raise UnsupportedError("operations that follow from the batch's size or type")
+
+
 def trace(step: Step, spec: Spec) -> Traced:
     """Run the step and its derivative on tensors without numbers. What the step itself raises is raised here.
 
@@ -186,11 +194,7 @@ def trace(step: Step, spec: Spec) -> Traced:
 
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         graph = traced(next(odd), torch.float32)
-        other = traced(next(odd), torch.float64)
-        if [each for _, each in _operations(graph)] != [each for _, each in _operations(other)]:
-            raise UnsupportedError("a number that follows from the batch's size or type")
-        if _operations(graph) != _operations(other):
-            raise UnsupportedError("operations that follow from the batch's size or type")
+        _check_alike(_operations(graph), _operations(traced(next(odd), torch.float64)))
     nodes = list(graph.nodes)
     if not calls.lines:  # a PyTorch without modes of this class; the graph has the derivative's operations too
         for node in nodes:

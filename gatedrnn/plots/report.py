@@ -34,22 +34,18 @@ def write_report(
     epochs = [record["epoch"] for record in metrics]
     lines = {kind: [record[f"{kind}_perplexity"] for record in metrics] for kind in ("train", "valid")}
     shown = [(name, name.replace("_", " "), name == "model") for name in scores]
-    read_from = f"F1 of its trees (protocol B, {parsing['algorithm']}, layer {parsing['layer']})"
+    numbers = {
+        f"F1 of its trees (protocol B, {parsing['algorithm']}, layer {parsing['layer']})": f"{scores['model']['B']:.1f}",
+        f"best trivial parser ({best.replace('_', ' ')})": f"{trivial[best]:.1f}",
+        "accuracy, simple agreement": f"{100 * results['agreement']['simple']:.1f} %",
+        "test perplexity": f"{results['perplexity']['test']:.2f}",
+        "seconds in total": f"{results['seconds']:.0f}",
+    }
     body = f"""<p>An ordered-neurons LSTM ({escape(about["size"])}) read {
         escape(about["train"])
     } sentences of the built-in grammar,
 as words alone. No tree was ever shown to it. Below is what it learned, measured on sentences it had not seen.</p>
-{
-        tiles(
-            {
-                read_from: f"{scores['model']['B']:.1f}",
-                f"best trivial parser ({best.replace('_', ' ')})": f"{trivial[best]:.1f}",
-                "accuracy, simple agreement": f"{100 * results['agreement']['simple']:.1f} %",
-                "test perplexity": f"{results['perplexity']['test']:.2f}",
-                "seconds in total": f"{results['seconds']:.0f}",
-            }
-        )
-    }
+{tiles(numbers)}
 <h2>Learning</h2><div class="card">{to_svg(curve(epochs, lines))}</div>
 <h2>Trees compared with trivial parsers</h2>
 <p>Unlabelled F1 in percent over {
