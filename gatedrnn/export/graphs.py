@@ -85,12 +85,15 @@ def graphs_of(module: nn.Module, operators: Collection[str]) -> list[Graph]:
     """The graphs of a layer or a model in evaluation mode, made of copies.
 
     Args: operators: ONNX operators that may stand for a cell.
-    Raises: ArgumentError: no graph is known for such a module, or its weights are not finite float32.
+    Raises: ArgumentError: no graph is known for such a module, or its weights are on meta or not finite float32.
     """
     kinds = next((made for kind, made in _KINDS.items() if isinstance(module, kind)), None)
     if kinds is None:
         known = ", ".join(kind.__name__ for kind in _KINDS)
         raise ArgumentError("export.onnx", f"takes one of {known}", type(module).__name__, "Export its layers")
+    for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise ArgumentError("export.onnx", "needs weights with numbers", f"{name} on meta", "Load them first")
     model = copy.deepcopy(module).cpu().eval()
     if any(compressed(parameter) for parameter in model.parameters()):
         model = model.expand()  # type: ignore[operator]

@@ -265,6 +265,10 @@ class TestRefusals:
         with pytest.raises(ArgumentError, match=r"needs weights in float32; got torch\.float64 in weight_ih_l0"):
             onnx(LSTM(2, 2, dtype=torch.float64), tmp_path / "graphs")
 
+    def test_weights_without_numbers(self, tmp_path):
+        with pytest.raises(ArgumentError, match="needs weights with numbers; got weight_ih_l0 on meta"):
+            onnx(LSTM(2, 2, device="meta"), tmp_path / "graphs")
+
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_weights_without_a_value(self, tmp_path, value):
         layer = LSTM(2, 2)
