@@ -41,7 +41,8 @@ def chunked_cross_entropy(
         δ for all tokens of a word in a batch, and none for a token with w · h ≤ 0.
 
     All logits are held at once where a chunk's gradient cannot be kept: under torch.func, forward-mode differentiation,
-    torch.jit.trace or a second differentiation, for subclasses with functions of their own, and on devices without autocast, such as meta.
+    torch.jit.trace or a second differentiation, for subclasses with functions of their own, and on devices without autocast,
+    such as meta.
 
     Args:
         hidden: [N, E]; weight: [V, E]; bias: [V].

@@ -124,12 +124,12 @@ def readable(kind: type) -> bool:
 
     Inside a checkpoint's second forward, PyTorch takes the latter for plain tensors: another backend then would not fit.
     """
-    return kind in KINDS or (kind.__torch_dispatch__ is Tensor.__torch_dispatch__ and _functions(kind) in _USUAL)
+    return kind in KINDS or (_own(kind, "dispatch") is _own(Tensor, "dispatch") and _own(kind, "function") in _USUAL)
 
 
-def _functions(kind: Any) -> Any:
-    found = kind.__torch_function__
+def _own(kind: type, what: str) -> Any:
+    found = getattr(kind, f"__torch_{what}__")
     return getattr(found, "__func__", found)
 
 
-_USUAL = (_functions(Tensor), _functions(torch.nn.Parameter))
+_USUAL = (_own(Tensor, "function"), _own(torch.nn.Parameter, "function"))
