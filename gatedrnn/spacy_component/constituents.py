@@ -22,8 +22,10 @@ def add_extensions() -> None:
 
 
 def parse_string(span: Span) -> str:
-    """`(X (X the cat) sleeps)`. Raises: ArgumentError: the span is no constituent, or there are no trees."""
+    """`(X (X the cat) sleeps)`; "" for white space. Raises: ArgumentError: the span is no constituent, or there are no trees."""
     tokens, found = _inside(span)
+    if not tokens:
+        return ""
     places = {token.i: k for k, token in enumerate(tokens)}
     inner = {(places[start], places[end - 1] + 1) for start, end in found}
     return brackets(inner, [token.text for token in tokens], LABEL)
@@ -32,9 +34,11 @@ def parse_string(span: Span) -> str:
 def constituents(span: Span) -> Iterator[Span]:
     """Constituents of two words or more: the span itself, then those inside, each before its own parts.
 
-    A sentence of one word is one too. Raises: ArgumentError: as `parse_string`.
+    A sentence of one word is one too; white space has none. Raises: ArgumentError: as `parse_string`.
     """
-    _, found = _inside(span)
+    tokens, found = _inside(span)
+    if not tokens:
+        return iter(())
     ordered = sorted(found, key=lambda place: (place[0], -place[1]))
     return iter([span, *(span.doc[start:end] for start, end in ordered[1:])])
 
@@ -47,7 +51,7 @@ def labels(span: Span) -> tuple[str, ...]:
 def _inside(span: Span) -> tuple[list[Token], list[tuple[int, int]]]:
     """Words of a constituent, and the constituents in it, from its first word to after its last one."""
     tokens, found = _found(span)
-    if not found:
+    if tokens and not found:
         rule, advice = "must be a constituent of its sentence", "Use sent, or one of sent._.constituents"
         raise ArgumentError("span._.parse_string", rule, repr(span.text[:40]), advice)
     return tokens, found
