@@ -31,7 +31,9 @@ def values(inputs: tuple[Input, ...], sizes: dict[str, int], seed: int) -> list[
     for each in inputs:
         shape = [sizes[size] if isinstance(size, str) else size for size in each.sizes]
         if each.kind == "real":
-            found.append(torch.rand(shape, generator=generator))  # not negative: some cells' states never are
+            found.append(
+                torch.rand(shape, generator=generator, dtype=torch.float32)
+            )  # not negative: some cells' states never are
         elif each.kind == "ids":
             found.append(torch.randint(each.below, shape, generator=generator))
         elif each.kind == "flags":

@@ -94,7 +94,7 @@ def graphs_of(module: nn.Module, operators: Collection[str]) -> list[Graph]:
     for name, parameter in module.named_parameters():
         if parameter.is_meta:
             raise ArgumentError("export.onnx", "needs weights with numbers", f"{name} on meta", "Load them first")
-    model = copy.deepcopy(module).cpu().eval()
+    model = _copy(module).cpu().eval()
     if any(compressed(parameter) for parameter in model.parameters()):
         model = model.expand()  # type: ignore[operator]
     _check_weights(model)
@@ -106,6 +106,19 @@ def graphs_of(module: nn.Module, operators: Collection[str]) -> list[Graph]:
         Graph(kind.name, _Called(exported, kind.function), _Called(model, kind.truth or kind.function), kind.inputs)
         for kind in kinds(model)
     ]
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """Raises: ArgumentError: a weight is computed, as by torch.nn.utils.prune, so that PyTorch cannot copy it."""
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:
+        owners = [(f"{at}.{n}".lstrip("."), v) for at, each in module.named_modules() for n, v in vars(each).items()]
+        got = next((name for name, value in owners if isinstance(value, Tensor) and not value.is_leaf), None)
+        if got is None:
+            raise
+        advice = "Make it a parameter first: torch.nn.utils.prune.remove(module, name)"
+        raise ArgumentError("export.onnx", "needs weights that are parameters", f"a computed {got}", advice) from error
 
 
 def _check_weights(model: nn.Module) -> None:

@@ -4,6 +4,7 @@ Dimensions: T time, B batch, S source.
 """
 
 import logging
+import threading
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -29,6 +30,8 @@ OPSET = 20
 LARGEST_BYTES = 2**31 - 1
 """Of a file of ONNX, by its format."""
 _EVERY_SIZE = 2**40  # elements: constants of any size are computed once, in the export
+_ONE_EXPORT = threading.Lock()
+"""PyTorch's exporter keeps what it traces in global variables: threads take turns."""
 
 
 def onnx(
@@ -37,7 +40,7 @@ def onnx(
     *,
     int8: bool = False,
     only: Collection[str] = (),
-    beside: Sequence[Path] = (),
+    beside: Sequence[Path | str] = (),
 ) -> dict[str, Path]:
     """Write a layer's or a model's graphs into a folder, whole or not at all.
 
@@ -46,7 +49,7 @@ def onnx(
             evaluation mode is exported, and weights compressed by gatedrnn as dense ones.
         folder: new or empty.
         int8: store weights as int8: about a quarter of the bytes, with a small error.
-        only: names of the graphs to write; all if empty.
+        only: names of the graphs to write, or one name; all if empty.
         beside: files to copy into the folder, those that exist.
 
     Returns: the file of each graph: `sequence` and `step`; `encoder` and `step` of a translation model; `sequence` alone of a
@@ -57,24 +60,34 @@ def onnx(
     """
     require()
     folder = Path(folder)
-    graphs = graphs_of(module, OPERATORS if int8 else ("LSTM", "GRU", "RNN"))
-    graphs = [graph for graph in graphs if not only or graph.name in only]
+    graphs = _chosen(graphs_of(module, OPERATORS if int8 else ("LSTM", "GRU", "RNN")), only)
 
     def fill(place: Path) -> None:
         for graph in graphs:
             model = _exported(graph, int8)
             (place / f"{graph.name}.onnx").write_bytes(model.SerializeToString())
-        for path in beside:
+        for path in map(Path, beside):
             if path.is_file():
                 (place / path.name).write_bytes(path.read_bytes())
 
-    write_folder(folder, fill)
+    with _ONE_EXPORT, torch.device("cpu"), torch.autocast("cpu", enabled=False):
+        write_folder(folder, fill)
     return {graph.name: folder / f"{graph.name}.onnx" for graph in graphs}
 
 
 def export_run(run: Run, folder: Path, int8: bool = False) -> None:
     """As `onnx`, of a run of any task, with its vocabularies beside the graphs."""
     onnx(run.model, folder, int8=int8, beside=[run.folder / name for name in TASKS[run.config.task].files])
+
+
+def _chosen(graphs: list[Graph], only: Collection[str]) -> list[Graph]:
+    """The graphs to write. Raises: ArgumentError: the module has no graph of such a name."""
+    wanted, known = {only} if isinstance(only, str) else set(only), [graph.name for graph in graphs]
+    absent = sorted(wanted.difference(known), key=str)
+    if absent:
+        rule = f"must name graphs of the module: {', '.join(known)}"
+        raise ArgumentError("export.onnx only", rule, repr(absent[0]), "Leave `only` out to write all of them")
+    return [graph for graph in graphs if not wanted or graph.name in wanted]
 
 
 def _exported(graph: Graph, int8: bool) -> Any:
@@ -107,16 +120,31 @@ def _traced(graph: Graph) -> torch.export.ExportedProgram:
 
 
 def _translated(graph: Graph, program: torch.export.ExportedProgram) -> Any:
-    """The program as an ONNX model, its constants computed."""
+    """The program as an ONNX model, its constants computed.
+
+    Raises: ArgumentError: ONNX does not have an operation, for example of a cell of the user's.
+    """
     from onnxscript.optimizer import optimize
 
     given = values(graph.inputs, {"T": 2, "B": 2, "S": 2}, 0)
-    found: Any = torch.onnx.export(
-        program, dynamo=True, opset_version=OPSET, verbose=False, optimize=False, input_names=[i.name for i in graph.inputs],
-        output_names=list(graph.truth(*given)), custom_translation_table=TRANSLATIONS,
-    )  # fmt: skip
+    try:
+        found: Any = torch.onnx.export(
+            program, dynamo=True, opset_version=OPSET, verbose=False, optimize=False,
+            input_names=[i.name for i in graph.inputs], output_names=list(graph.truth(*given)),
+            custom_translation_table=TRANSLATIONS,
+        )  # fmt: skip
+    except torch.onnx.errors.OnnxExporterError as error:
+        rule, advice = "needs operations that ONNX has", "Write step() with other operations"
+        raise ArgumentError(f"export.onnx {graph.name}", rule, _cause(error), advice) from error
     optimize(found.model, input_size_limit=_EVERY_SIZE, output_size_limit=_EVERY_SIZE)  # in place
     return found.model_proto
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of the error that another one came from, and that one from: it names the operation."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _size_names(made: Any, graph: Graph) -> dict[str, str]:
