@@ -139,6 +139,15 @@ class TestInTheBrowser:
             browser.wait(READ)
             assert browser.evaluate("document.getElementById('brackets').textContent") == parsed["tree"]
 
+    def test_words_do_not_turn_the_text_around_them(self, browser, address):
+        _open(browser, address, "run", "the שלום \u202ecat", fresh=True)
+        told = browser.evaluate("[unknown.textContent, totals.textContent]")
+        assert "\u2068“שלום”\u2069, \u2068“\u202ecat”\u2069, not in" in told[0] and "\u2069 (" in told[1]
+        browser.evaluate("window.place = (text) => { const r = document.createRange(); const [n] = unknown.childNodes; "
+                         "const at = n.data.indexOf(text); r.setStart(n, at); r.setEnd(n, at + 1); "
+                         "return r.getBoundingClientRect().left }")  # fmt: skip
+        assert browser.evaluate("place('Dashed') < place('not in') && place('not in') < place('as written')")
+
     def test_words_can_be_looked_up_in_lower_case(self, browser, address, levels, tmp_path):
         (tmp_path / "text").write_text(SENTENCES[1])
         _open(browser, address, "run", SENTENCES[1], fresh=True)
@@ -212,6 +221,8 @@ class TestTheFolder:
     def test_says_how_to_open_it(self, capsys):
         show({"out": "page", "bytes": {}}, Options(run="r", to="web", out="page"))
         assert "python -m http.server --bind 127.0.0.1 --directory page" in capsys.readouterr().out
+        show({"out": "my page; x", "bytes": {}}, Options(run="r", to="web", out="my page; x"))
+        assert "--directory 'my page; x'\n" in capsys.readouterr().out
 
 
 class TestErrors:

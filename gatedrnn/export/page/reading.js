@@ -7,6 +7,9 @@ import { brackets, spansOf } from "./tree.js";
 const $ = (id) => document.getElementById(id);
 const END = "<eos>";
 
+/** A text that does not change the direction of what stands around it, whatever its script. */
+const isolated = (text) => `\u2068${text}\u2069`;
+
 /** Show it; returns one sentence that says what is shown. layer: "1", "2", … or "mean". */
 export function showReading(about, reading, layer) {
   const columns = about.level === "word" || !reading.tokensShown ? ofWords(reading) : ofTokens(reading);
@@ -133,7 +136,7 @@ function point(event, columns, values, { title, size }) {
   if (!place) return;
   const [k, unit] = place;
   const value = values[k * size + unit].toFixed(3);
-  $("pointed").textContent = `${title}: “${columns[k].text}”, unit ${unit + 1} of ${size}: ${value}`;
+  $("pointed").textContent = `${title}: ${isolated(`“${columns[k].text}”`)}, unit ${unit + 1} of ${size}: ${value}`;
 }
 
 function coloursOf(style) {
@@ -146,7 +149,7 @@ function showTotals({ bits, words }) {
   const mean = total / bits.length;
   const parts = [["bits in total", total.toFixed(2)], ["mean bits, end included", mean.toFixed(2)]];
   const [word] = words.map((text, k) => [bits[k], text]).sort((a, b) => b[0] - a[0]);
-  if (word) parts.push(["most surprising", `${word[1]} (${word[0].toFixed(2)})`]);
+  if (word) parts.push(["most surprising", `${isolated(word[1])} (${word[0].toFixed(2)})`]);
   $("totals").replaceChildren(
     ...parts.map(([name, value]) => {
       const [box, strong] = ["span", "b"].map((kind) => document.createElement(kind));
@@ -182,5 +185,5 @@ function showUnknown({ level }, { words, unknown }) {
   const found = words.filter((_, k) => unknown[k]);
   $("unknown").hidden = !found.length;
   const why = level === "word" ? "not in the vocabulary as written" : "with tokens that are not in the vocabulary";
-  $("unknown").textContent = `Dashed: ${found.map((word) => `“${word}”`).join(", ")}, ${why}, read as <unk>.`;
+  $("unknown").textContent = `Dashed: ${found.map((word) => isolated(`“${word}”`)).join(", ")}, ${why}, read as <unk>.`;
 }
