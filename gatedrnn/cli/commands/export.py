@@ -1,6 +1,7 @@
 """`gatedrnn export`: a run in the form that other programs load."""
 
 import importlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,4 +58,5 @@ def show(found: dict[str, Any], options: Options) -> None:
     for name, size in found["bytes"].items():
         print(f"{size:>14,}  {name}")
     if options.to == "web":
-        print(f"open it through a server: python -m http.server --bind 127.0.0.1 --directory {found['out']}")
+        folder = shlex.quote(found["out"])
+        print(f"open it through a server: python -m http.server --bind 127.0.0.1 --directory {folder}")
