@@ -1,6 +1,8 @@
 """Faults that a hostile reading of the export found."""
 
+import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,9 +11,10 @@ from torch.nn.utils import prune
 
 from gatedrnn import LSTM, ONLSTM, Recurrent
 from gatedrnn.cells import CELLS, Cell, lstm
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, GatedRNNError
 from gatedrnn.core.torch_internals import SCAN_SINCE, scan
-from gatedrnn.export import onnx
+from gatedrnn.export import onnx, web
+from gatedrnn.training.run import METRICS_FILE
 
 for library in ("onnx", "onnxruntime", "onnxscript"):
     pytest.importorskip(library, reason="needs the extra onnx")
@@ -52,6 +55,12 @@ def test_an_operation_that_onnx_lacks_is_named_in_one_line(tmp_path, own_cell):
     assert "\n" not in str(raised.value) and not (tmp_path / "graphs").exists()
 
 
+def test_a_step_that_draws_random_numbers_is_refused(tmp_path, own_cell):
+    cell = own_cell(lambda x: torch.dropout(x, 0.5, True))
+    with pytest.raises(GatedRNNError, match=r"must compute what the module does; got .* off by"):
+        onnx(Recurrent(cell, 2, 20), tmp_path / "graphs", only="step")
+
+
 def test_a_pruned_layer_is_refused(tmp_path):
     layer = LSTM(2, 3)
     prune.l1_unstructured(layer, "weight_hh_l0", 0.5)
@@ -83,3 +92,10 @@ def test_threads_take_turns(tmp_path):
     for thread in threads:
         thread.join()
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(("values", "best"), [("[Infinity]", None), ("[Infinity, 9.5, NaN, null]", 9.5)])
+def test_a_perplexity_that_is_not_finite_is_not_shown(tmp_path, values, best):
+    lines = [json.dumps({"epoch": k, "valid_perplexity": value}) for k, value in enumerate(json.loads(values), 1)]
+    (tmp_path / METRICS_FILE).write_text("\n".join(lines) + "\n")
+    assert web._perplexity(SimpleNamespace(folder=tmp_path)) == (best, "validation text" if best else "")  # type: ignore[arg-type]
