@@ -1,6 +1,7 @@
 """A run as a page without a server: one static folder with the graph, onnxruntime-web and a page written by hand."""
 
 import json
+import math
 import tempfile
 from importlib.resources import files
 from itertools import islice
@@ -142,9 +143,9 @@ def _name(folder: Path) -> str:
 
 
 def _perplexity(run: Run) -> tuple[float | None, str]:
-    """The best epoch's, on the validation text, if the run's log has one."""
+    """The best epoch's, on the validation text, if the run's log has one that is finite."""
     records = read_metrics(run.folder) if (run.folder / METRICS_FILE).is_file() else []
-    scored = [record for record in records if record.get("valid_perplexity") is not None]
+    scored = [record for record in records if math.isfinite(record.get("valid_perplexity") or math.nan)]
     if not scored:
         return None, ""
     best = min(scored, key=lambda record: record["valid_perplexity"])
