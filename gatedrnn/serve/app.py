@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -19,12 +19,20 @@ from gatedrnn.serve.schema import CompletionBody, ParseBody, SurprisalBody
 
 
 class _Stream(StreamingResponse):
-    """A stream whose source is closed however it ends: also when the client leaves, or does not read."""
+    """A stream whose source is closed however it ends: also when the client leaves, or does not read.
+
+    Args: room: entered before the first byte is sent, so that it can still refuse; left at the end.
+    """
+
+    def __init__(self, content: AsyncIterator[str], room: AbstractContextManager[None]) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self._room = room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         async with aclosing(self.body_iterator):  # type: ignore[type-var]
-            await super().__call__(scope, receive, send)
+            with self._room:
+                await super().__call__(scope, receive, send)
 
 
 def create_app(engine: Engine) -> FastAPI:
@@ -71,20 +79,34 @@ def _add_models(app: FastAPI, engine: Engine) -> None:
 
 
 def _add_completions(app: FastAPI, engine: Engine) -> None:
-    limits = engine.limits
-    most = limits.waiting + limits.rows
-
     @app.post("/v1/completions", response_model=None)
     async def completions(body: CompletionBody, request: Request) -> Any:
         """Text that goes on from prompts."""
         name = _chosen(engine, body.model)
         completion = await asyncio.to_thread(Completion, name, body, engine)
-        if engine.asked + len(completion.choices) > most:
-            rule = f"{engine.asked} completions are requested already, and the limit is {most}"
-            raise RefusedError(429, f"server: {rule}. Ask again later", code="queue_full", retry=True)
+        room = _room(engine, len(completion.choices))
         if body.stream:
-            return _Stream(completion.stream(), media_type="text/event-stream")
-        return JSONResponse(await _within(limits.seconds, request, completion.whole()))
+            return _Stream(completion.stream(), room)
+        with room:
+            answer = await _within(engine.limits.seconds, request, completion.whole())
+        return JSONResponse(answer)
+
+
+@contextmanager
+def _room(engine: Engine, completions: int) -> Iterator[None]:
+    """Count completions as asked for, in the same step of the event loop that compares them with the limit.
+
+    Raises: RefusedError: there would be too many.
+    """
+    most = engine.limits.waiting + engine.limits.rows
+    if engine.asked + completions > most:
+        rule = f"{engine.asked} completions are requested already, and the limit is {most}"
+        raise RefusedError(429, f"server: {rule}. Ask again later", code="queue_full", retry=True)
+    engine.asked += completions
+    try:
+        yield
+    finally:
+        engine.asked -= completions
 
 
 def _add_readings(app: FastAPI, engine: Engine) -> None:

@@ -127,7 +127,6 @@ class Completion:
 
         ticket = Ticket(send, quiet=not self._body.stream)
         self._engine.complete(self._name, self._prompts(ticket))
-        self._engine.asked += len(self.choices)
         try:
             while left:
                 async with asyncio.timeout_at(deadline):
@@ -143,7 +142,6 @@ class Completion:
             raise late(self._engine.limits.seconds) from None
         finally:
             ticket.gone = True
-            self._engine.asked -= len(self.choices)
 
     def _prompts(self, ticket: Ticket) -> list[Prompt]:
         each = enumerate(self._read)

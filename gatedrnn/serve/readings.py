@@ -29,7 +29,8 @@ def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
     lines = _lines(body.text)
     sizes = [len(run.vocabulary.tokens(line)) for line in lines]
     _check(sum(max(1, size) for size in sizes), any(sizes), limits)
-    how = {"layer": _layer(body.layer) or default_layer(run.model), "gate": body.gate or default_gate(run.model)}
+    layer = default_layer(run.model) if body.layer is None else _layer(body.layer)
+    how = {"layer": layer, "gate": body.gate or default_gate(run.model)}
     how["algorithm"], how["mapping"] = body.algorithm, body.mapping or run.config.data.mapping
     return lambda: [parsed.record() | how for parsed in parse_lines(run.model, run.vocabulary, lines, **how)]
 

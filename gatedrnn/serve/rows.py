@@ -99,14 +99,20 @@ class Prompt:
     read: int = 0
     after: Snapshot | None = None
     scores: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
+    _echoed: list[Piece] | None = field(default=None, init=False)
 
     @property
     def scored(self) -> bool:
         """Whether each of its tokens needs a log-probability."""
         return self.wanted.echo and self.wanted.logprobs is not None
 
-    def echo(self, vocabulary: Vocabulary) -> Iterator[Piece]:
-        """The prompt itself."""
+    def echo(self, vocabulary: Vocabulary) -> list[Piece]:
+        """The prompt itself, put together once for all of its completions."""
+        if self._echoed is None:
+            self._echoed = list(self._pieces(vocabulary))
+        return self._echoed
+
+    def _pieces(self, vocabulary: Vocabulary) -> Iterator[Piece]:
         pieces, start = Pieces(vocabulary), len(self.ids) - self.shown
         for place in range(start, len(self.ids)):
             token, score = self.tokens[place], self.scores[place - 1] if self.scored and place else None
@@ -135,7 +141,7 @@ class Row:
 
     def begin(self, logits_V: Tensor) -> Event:
         """The prompt if it is wanted, and the first token."""
-        echoed = list(self.prompt.echo(self._vocabulary)) if self.wanted.echo else []
+        echoed = self.prompt.echo(self._vocabulary) if self.wanted.echo else []
         if self.wanted.new_tokens == 0:
             self.finish = "length"
             return Event(self.index, echoed, self.finish)

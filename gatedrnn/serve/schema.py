@@ -60,7 +60,10 @@ Prompts = Annotated[
     _described("must be a string, token ids, or a non-empty list of either, without lone surrogates"),
 ]
 Lines = Annotated[Text | Texts, _described("must be a string or a non-empty list of strings")]
-LayerNumber = Annotated[int | str, _described("must be a whole number from 1, or mean")]
+LayerNumber = Annotated[
+    Annotated[int, Field(ge=1, lt=1 << 31)] | Annotated[str, Field(max_length=10)],
+    _described("must be a whole number from 1, or mean"),
+]
 
 
 class _Fields(BaseModel):
