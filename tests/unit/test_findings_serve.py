@@ -1,0 +1,49 @@
+"""The server at its limits: what a full queue, an echo and a layer that does not exist come to."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gatedrnn.data import DataConfig, Vocabulary
+from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.serve import Limits
+
+httpx = pytest.importorskip("httpx", reason="no httpx")
+pytest.importorskip("uvicorn", reason="no uvicorn")
+pytest.importorskip("fastapi", reason="no FastAPI")
+
+from gatedrnn.serve.server import serving  # noqa: E402 - where there are the libraries
+
+WORDS = ["<unk>", "<eos>", *(f"w{k}" for k in range(30))]
+
+
+@pytest.fixture(scope="module")
+def run():
+    """What the server needs of a run: an untrained ON-LSTM of two layers."""
+    torch.manual_seed(1)
+    config = LanguageModelConfig(
+        len(WORDS), cell="onlstm", embedding_size=8, hidden_sizes=(8, 8), options={"chunk_size": 4}
+    )
+    whole = SimpleNamespace(model=config, data=DataConfig())
+    return SimpleNamespace(model=LanguageModel(config).eval(), vocabulary=Vocabulary(WORDS), config=whole)
+
+
+def post(client, url, path="/v1/completions", **body):
+    return client.post(url + path, json=body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_that_come_together_do_not_pass_the_limit_together(run, stream):
+    body = {"max_tokens": 10**6, "ignore_eos": True, "n": 4, "stream": stream}
+    limits = Limits(waiting=4, rows=4, choices=4, new_tokens=10**6, seconds=1)
+    client = httpx.Client(timeout=30, trust_env=False, limits=httpx.Limits(max_connections=None))
+    with client, serving({"run": run}, limits) as (url, engine), ThreadPoolExecutor(40) as pool:
+        answers = list(pool.map(lambda _: post(client, url, **body), range(40)))
+        assert Counter(answer.status_code for answer in answers) == {429: 38, 200 if stream else 503: 2}
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert refused.json()["error"]["code"] == "queue_full" and refused.headers["retry-after"] == "1"
+        assert post(client, url, max_tokens=1).status_code == 200
+        assert engine.asked == 0
