@@ -3,6 +3,7 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from gatedrnn.data import DataConfig, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.serve import Limits
+from gatedrnn.serve.rows import Pieces
 
 httpx = pytest.importorskip("httpx", reason="no httpx")
 pytest.importorskip("uvicorn", reason="no uvicorn")
@@ -47,3 +49,21 @@ def test_requests_that_come_together_do_not_pass_the_limit_together(run, stream)
         assert refused.json()["error"]["code"] == "queue_full" and refused.headers["retry-after"] == "1"
         assert post(client, url, max_tokens=1).status_code == 200
         assert engine.asked == 0
+
+
+def test_a_prompt_is_put_together_once_for_all_its_completions(run, monkeypatch):
+    calls, add = [], Pieces.add
+    monkeypatch.setattr(Pieces, "add", lambda *given: calls.append(1) or add(*given))
+    how: dict[str, Any] = {
+        "prompt": "w1 w2 w3 " * 20,
+        "n": 8,
+        "max_tokens": 1,
+        "echo": True,
+        "logprobs": 3,
+        "temperature": 0,
+    }
+    with httpx.Client(trust_env=False) as client, serving({"run": run}) as (url, _):
+        choices = post(client, url, **how).json()["choices"]
+        (one,) = post(client, url, **how | {"n": 1}).json()["choices"]
+    assert [choice | {"index": 0} for choice in choices] == [one] * 8
+    assert len(calls) <= 2 * 60 + 9
