@@ -67,3 +67,15 @@ def test_a_prompt_is_put_together_once_for_all_its_completions(run, monkeypatch)
         (one,) = post(client, url, **how | {"n": 1}).json()["choices"]
     assert [choice | {"index": 0} for choice in choices] == [one] * 8
     assert len(calls) <= 2 * 60 + 9
+
+
+@pytest.mark.parametrize("path", ["/parse", "/surprisal"])
+@pytest.mark.parametrize(
+    "layer", [0, -1, "0", 10**4000, "9" * 5000, "", "second", True, 1.0], ids=lambda layer: ascii(layer)[:8]
+)
+def test_a_layer_that_there_is_not_is_refused_in_a_short_line(run, path, layer):
+    with httpx.Client(trust_env=False) as client, serving({"run": run}) as (url, _):
+        answer = post(client, url, path, text="w1 w2", layer=layer)
+        assert answer.status_code == 400, answer.text
+        assert "layer: must be a" in answer.json()["error"]["message"] and len(answer.text) < 300
+        assert post(client, url, path, text="w1 w2", layer="2").status_code == 200
