@@ -36,12 +36,13 @@ def read_prompts(body: CompletionBody, vocabulary: Vocabulary, limits: Limits) -
     if body.best_of not in (None, body.n):
         raise RefusedError(400, f"best_of: must equal n; got {str(body.best_of)[:20]}. Leave it out", param="best_of")
     found: list[Read] = []
-    total = 0
+    total, times = 0, body.n if body.echo and body.logprobs is not None else 1
     for prompt in prompts:
         found.append(_read(prompt, vocabulary))
-        total += found[-1][2]
+        total += found[-1][2] * times
         if total > limits.prompt_tokens:
-            rule = f"must be at most {limits.prompt_tokens} tokens in one request; got {total} or more"
+            many = ", counted n times with echo and logprobs" if times > 1 else ""
+            rule = f"must be at most {limits.prompt_tokens} tokens in one request{many}; got {total} or more"
             raise RefusedError(
                 400, f"prompt: {rule}. Send a shorter prompt", param="prompt", code="context_length_exceeded"
             )

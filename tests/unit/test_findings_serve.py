@@ -64,9 +64,20 @@ def test_a_prompt_is_put_together_once_for_all_its_completions(run, monkeypatch)
     }
     with httpx.Client(trust_env=False) as client, serving({"run": run}) as (url, _):
         choices = post(client, url, **how).json()["choices"]
-        (one,) = post(client, url, **how | {"n": 1}).json()["choices"]
+        (one,) = post(client, url, **{**how, "n": 1}).json()["choices"]
     assert [choice | {"index": 0} for choice in choices] == [one] * 8
     assert len(calls) <= 2 * 60 + 9
+
+
+def test_an_answer_does_not_repeat_the_scores_of_a_long_prompt_without_a_limit(run):
+    how: dict[str, Any] = {"prompt": "w1 " * 1000, "max_tokens": 1, "n": 9, "echo": True}
+    with httpx.Client(trust_env=False) as client, serving({"run": run}) as (url, _):
+        refused = post(client, url, **how, logprobs=0)
+        message = refused.json()["error"]["message"]
+        assert refused.status_code == 400 and refused.json()["error"]["code"] == "context_length_exceeded"
+        assert "at most 8192 tokens in one request, counted n times with echo and logprobs; got 9000" in message
+        assert post(client, url, **how).status_code == 200
+        assert post(client, url, **{**how, "n": 8}, logprobs=0).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/parse", "/surprisal"])
