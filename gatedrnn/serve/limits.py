@@ -18,8 +18,8 @@ class Limits:
         waiting: number of completions that may wait; beyond it the answer is 429.
         requests: number of requests that may be open at once; beyond it the answer is 503.
         choices: largest number of prompts × n in one request.
-        prompt_tokens: largest number of tokens in all texts of one request; an empty line counts as one, and a prompt counts n times
-            with echo and logprobs.
+        prompt_tokens: largest number of tokens in all texts of one request; an empty line counts as one, and a prompt counts n
+            times with echo and logprobs.
         new_tokens: largest max_tokens of a request.
         body_bytes: largest size of a request's body; beyond it the answer is 413.
         seconds: longest time that a request may take.
