@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gatedrnn.core.errors import CheckpointError, GatedRNNError
 from gatedrnn.serve.engine import ShutdownError
 from gatedrnn.serve.limits import Limits
-from gatedrnn.serve.schema import CompletionBody, ParseBody, SurprisalBody, first_error
+from gatedrnn.serve.schema import CompletionBody, ParseBody, SurprisalBody, first_error, short
 
 _READ_ON = 16  # times the largest body
 _LOG = logging.getLogger("gatedrnn.serve")
@@ -75,7 +75,7 @@ def answer_errors(app: FastAPI) -> None:
         return RefusedError(400, message, param=field).response()
 
     def other(request: Request, error: Any) -> JSONResponse:
-        path = request.url.path
+        path = short(request.url.path)
         words = {400: "body: must be JSON that can be read; got too deep or too large a value. Send a JSON object"}
         words |= {404: f"{path}: no such address", 405: f"{request.method} {path}: this method is not supported"}
         return RefusedError(error.status_code, words.get(error.status_code, str(error.detail))).response()

@@ -146,7 +146,7 @@ def first_error(errors: Sequence[Any], known: Sequence[str]) -> tuple[str, str |
     kind, places = error["type"], [str(place) for place in error["loc"] if place not in ("body", "query")]
     if kind == "json_invalid":
         return f"body: must be JSON; got {error.get('ctx', {}).get('error', 'something else')}. Send an object", None
-    field = _short(".".join(places))
+    field = short(".".join(places))
     if kind == "string_unicode" and not field:
         return "body: names of fields must be text without lone surrogates. Send other names", None
     if not field:
@@ -156,9 +156,10 @@ def first_error(errors: Sequence[Any], known: Sequence[str]) -> tuple[str, str |
     if kind == "extra_forbidden":
         return f"{field}: is not known. {nearest(field, known)}", field
     rule = error["msg"].replace("Input should", "must").replace("String should", "must").replace("List should", "must")
-    return f"{field}: {rule}; got {_short(ascii(error.get('input')))}. Send another value", field
+    return f"{field}: {rule}; got {short(ascii(error.get('input')))}. Send another value", field
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """A value of a request as a message shows it: a line of at most 60 letters that can be printed."""
     flat = ascii(text)[1:-1] if not text.isprintable() else text
     return flat if len(flat) <= _LONGEST_SHOWN else f"{flat[:_LONGEST_SHOWN]}…"

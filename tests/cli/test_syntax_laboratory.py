@@ -359,7 +359,9 @@ def test_gates_vote_as_layers_do(work):
         alone = record("eval-parsing", work / "run", *treebank, "--layer", voter["layer"], "--gate", voter["gate"])
         assert voter["scores"] == alone["scores"]["model"] and alone["gate"] == voter["gate"]
     table = works(*arguments)
-    assert "model, layer mean, master input, unbiased" in table and "master forget gate and the master input gate" in table
+    assert (
+        "model, layer mean, master input, unbiased" in table and "master forget gate and the master input gate" in table
+    )
     chosen = record("eval-parsing", work / "run", *treebank, *both, "--select", "layer=auto", "--dev", treebank[1])
     assert len(chosen["voters"]) == 2 and list(chosen["selection"]["runs"]) == [
         f"{work / 'run'}, {gate}" for gate in both[1::2]

@@ -90,3 +90,11 @@ def test_a_layer_that_there_is_not_is_refused_in_a_short_line(run, path, layer):
         assert answer.status_code == 400, answer.text
         assert "layer: must be a" in answer.json()["error"]["message"] and len(answer.text) < 300
         assert post(client, url, path, text="w1 w2", layer="2").status_code == 200
+
+
+def test_an_address_that_there_is_not_is_answered_by_a_short_line(run):
+    with httpx.Client(trust_env=False) as client, serving({"run": run}) as (url, _):
+        found = client.get(f"{url}/%1b[2J%0a" + "a" * 9000)
+        assert found.status_code == 404 and len(found.text) < 200
+        message = found.json()["error"]["message"]
+        assert message.startswith("/\\x1b[2J\\naaa") and message.endswith("…: no such address")
