@@ -16,15 +16,16 @@ from spacy.tokens import Doc, Span, Token
 from spacy.util import minibatch
 
 from gatedrnn.core.checks import one_of
+from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.config import to_dict
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_folder
 from gatedrnn.data import MAPPINGS, align_words
 from gatedrnn.models.saving import holds_trained, save_config, save_weights
 from gatedrnn.spacy_component.constituents import LABEL, add_extensions
 from gatedrnn.studies.parsing import GATES, Layer, default_layer, has_distances, layer_named, parse_sentences
 from gatedrnn.studies.parsing import surprisal_records as read
-from gatedrnn.training.run import Run, accept_run, load_run, write_metrics
+from gatedrnn.training.run import LISTED, METRICS_FILE, Run, accept_run, load_run, write_metrics
 from gatedrnn.trees import ALGORITHMS
 
 NAME = "gatedrnn"
@@ -114,7 +115,10 @@ class Component(Pipe):
                 yield from docs
 
     def to_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> None:
-        """Write the run, without its checkpoints, log and paths. Raises: DataError: something else is there."""
+        """Write the run, without its checkpoints, log and paths; an earlier one that it wrote is replaced.
+
+        Raises: DataError: something else is there, such as the folder of a training; it cannot be written.
+        """
         path, run = Path(path), self.run
         config = replace(run.config, data=replace(run.config.data, folder=None, tokenizer=None))
 
@@ -125,9 +129,17 @@ class Component(Pipe):
             write_metrics(place, [])
             accept_run(place)
 
-        if holds_trained(path):  # an earlier one, which a pipeline overwrites
-            shutil.rmtree(path)
-        write_folder(path, fill)
+        if not path.is_dir() or not any(path.iterdir()):
+            write_folder(path, fill)
+            return
+        if not _wrote(path):
+            rule = "must be a new or empty folder, or one that an earlier pipeline wrote"
+            raise DataError(str(path), rule, "one with other files", "Choose another folder")
+        fresh = path.with_name(f".{path.name}.fresh")
+        shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed
+        write_folder(fresh, fill)
+        shutil.rmtree(path)
+        fresh.replace(path)
 
     def from_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> "Component":
         """Read what `to_disk` wrote. Raises: as `load_run`."""
@@ -142,9 +154,9 @@ class Component(Pipe):
             return srsly.msgpack_dumps({path.name: path.read_bytes() for path in place.iterdir()})
 
     def from_bytes(self, data: bytes, *, exclude: Iterable[str] = ()) -> "Component":
-        """Read what `to_bytes` gave. Raises: as `load_run`."""
+        """Read what `to_bytes` gave. Raises: as `load_run`; DataError: these are other bytes."""
+        files = _files(data)
         with tempfile.TemporaryDirectory() as folder:
-            files: Any = srsly.msgpack_loads(data)
             for name, content in files.items():
                 (Path(folder) / Path(name).name).write_bytes(content)
             return self.from_disk(folder)
@@ -199,6 +211,26 @@ class Component(Pipe):
         if not has_distances(run.model):
             return f"a run of a cell with master gates; got {run.config.model.cell}"
         return "" if run.vocabulary.level == "word" else f"a run of words; got level {run.vocabulary.level}"
+
+
+def _wrote(path: Path) -> bool:
+    """Whether `to_disk` wrote this folder: a training has checkpoints too, or a log that is not empty."""
+    names, log = {file.name for file in path.iterdir()}, path / METRICS_FILE
+    known = names <= {*LISTED, METRICS_FILE, CHECKSUMS_FILE}
+    return known and holds_trained(path) and log.is_file() and not log.stat().st_size
+
+
+def _files(data: bytes) -> dict[str, bytes]:
+    """Contents by name. Raises: DataError: `to_bytes` did not write this."""
+    try:
+        files: Any = srsly.msgpack_loads(data)
+    except (ValueError, TypeError):
+        files = None
+    if not isinstance(files, dict) or not all(isinstance(content, bytes) for content in files.values()):
+        raise DataError(
+            f"{NAME}.from_bytes", "must get what to_bytes gave", f"{len(data)} other bytes", "Save it again"
+        )
+    return files
 
 
 def _remade(name: str, folder: str, how: dict[str, Any], data: bytes) -> Component:
