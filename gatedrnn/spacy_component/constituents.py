@@ -61,8 +61,12 @@ def _found(span: Span) -> tuple[list[Token], list[tuple[int, int]]]:
     """The same; no constituents if the span is none."""
     about: dict[str, Any] | None = span.doc._.gatedrnn
     if about is None:
+        rule, got = "needs a document that the component has processed", None
         advice = 'Use a pipeline with nlp.add_pipe("gatedrnn", config={"run": RUN})'
-        raise ArgumentError("span._.parse_string", "needs a document that the component has processed", None, advice)
+        if any(token._.surprisal is not None for token in span):
+            got = "a part or a union of such documents, from which spaCy drops doc._.gatedrnn"
+            advice = "Copy it from the old document: new._.gatedrnn = old._.gatedrnn"
+        raise ArgumentError("span._.parse_string", rule, got, advice)
     if about["why_no_trees"]:
         need, _, got = about["why_no_trees"].partition("; got ")
         raise ArgumentError("span._.parse_string", f"needs {need}", got, "token._.surprisal is still available")
