@@ -163,8 +163,10 @@ class Completion:
         try:
             async with aclosing(self.run()) as parts:
                 async for events in parts:
-                    for part in self._parts(events):
-                        yield _sent(self._object([part]) | ({"usage": None} if usage else {}))
+                    more = {"usage": None} if usage else {}
+                    if text := "".join(_sent(self._object([part]) | more) for part in self._parts(events)):
+                        yield text
+                    await asyncio.sleep(0)  # the event loop sees others, and whether this client has left
         except (RefusedError, ShutdownError) as error:
             yield _sent(refusal(error).content())
             return

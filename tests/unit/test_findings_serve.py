@@ -1,5 +1,6 @@
 """The server at its limits: what a full queue, an echo and a layer that does not exist come to."""
 
+import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -11,13 +12,16 @@ import torch
 from gatedrnn.data import DataConfig, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.serve import Limits
-from gatedrnn.serve.rows import Pieces
+from gatedrnn.serve.rows import Event, Pieces
+from gatedrnn.serve.text import Piece
 
 httpx = pytest.importorskip("httpx", reason="no httpx")
 pytest.importorskip("uvicorn", reason="no uvicorn")
 pytest.importorskip("fastapi", reason="no FastAPI")
 
-from gatedrnn.serve.server import serving  # noqa: E402 - where there are the libraries
+from gatedrnn.serve.completions import Completion  # noqa: E402 - where there are the libraries
+from gatedrnn.serve.schema import CompletionBody  # noqa: E402
+from gatedrnn.serve.server import serving  # noqa: E402
 
 WORDS = ["<unk>", "<eos>", *(f"w{k}" for k in range(30))]
 
@@ -98,3 +102,30 @@ def test_an_address_that_there_is_not_is_answered_by_a_short_line(run):
         assert found.status_code == 404 and len(found.text) < 200
         message = found.json()["error"]["message"]
         assert message.startswith("/\\x1b[2Jaaa") and message.endswith("…: no such address")
+
+
+def test_a_stream_with_much_to_send_gives_way_after_each_step(run):
+    """Else asyncio warns for each part that is written after its client has left, and other requests wait."""
+    turns, body = 0, CompletionBody(stream=True, n=8)
+
+    def complete(name, prompts):
+        for _ in range(50):
+            prompts[0].ticket.send([Event(k, [Piece("a")]) for k in range(8)])
+        prompts[0].ticket.send([Event(k, [], "length", 50) for k in range(8)])
+
+    async def count():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def main():
+        engine: Any = SimpleNamespace(runs={"run": run}, limits=Limits(), complete=complete, completions=0, asked=0)
+        counting = asyncio.create_task(count())
+        parts = [part async for part in Completion("run", body, engine).stream()]
+        counting.cancel()
+        return parts
+
+    parts = asyncio.run(main())
+    assert turns >= 51 and len(parts) == 52 and parts[-1] == "data: [DONE]\n\n"
+    assert all(part.count("data: ") == 8 and part.endswith("\n\n") for part in parts[:-1])
