@@ -113,6 +113,9 @@ class Guard:
                 response.headers["connection"] = "close"  # the rest of the body is not read
                 await response(scope, receive, send)
                 return
+            except asyncio.CancelledError:  # the server has ended, and does not wait for the rest of the body
+                await refusal(ShutdownError()).response()(scope, receive, send)
+                raise
             if body is not None:
                 await self._handle(scope, body, receive, send)
         finally:

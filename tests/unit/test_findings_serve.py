@@ -1,6 +1,8 @@
 """The server at its limits: what a full queue, an echo and a layer that does not exist come to."""
 
 import asyncio
+import socket
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ httpx = pytest.importorskip("httpx", reason="no httpx")
 pytest.importorskip("uvicorn", reason="no uvicorn")
 pytest.importorskip("fastapi", reason="no FastAPI")
 
+from gatedrnn.serve import server  # noqa: E402
 from gatedrnn.serve.completions import Completion  # noqa: E402 - where there are the libraries
 from gatedrnn.serve.schema import CompletionBody  # noqa: E402
 from gatedrnn.serve.server import serving  # noqa: E402
@@ -129,3 +132,14 @@ def test_a_stream_with_much_to_send_gives_way_after_each_step(run):
     parts = asyncio.run(main())
     assert turns >= 51 and len(parts) == 52 and parts[-1] == "data: [DONE]\n\n"
     assert all(part.count("data: ") == 8 and part.endswith("\n\n") for part in parts[:-1])
+
+
+def test_a_body_that_is_still_coming_when_the_server_ends_is_answered(run, monkeypatch):
+    monkeypatch.setattr(server, "_GRACE", 0.2)
+    with serving({"run": run}) as (url, _):
+        client = socket.create_connection(("127.0.0.1", httpx.URL(url).port), timeout=10)
+        client.sendall(b"POST /parse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        time.sleep(0.2)
+    with client:
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 503 ") and b"the server is shutting down" in answer and b"retry-after" in answer
