@@ -6,6 +6,8 @@ from typing import NamedTuple, final
 from gatedrnn.data import Vocabulary
 
 _CONTEXT = 8  # tokens of a prompt that decide how the first new one is written
+_SENTENCE = 64  # with `tokenize: penn`, as quotation marks open and close
+_OPENING = ("``", "`")  # whose place depends on the word that follows
 _UNFINISHED = "\ufffd"  # how the first bytes of a character read
 _LONGEST_CHARACTER = 8  # tokens; what is no character by then is no beginning of one
 
@@ -34,7 +36,8 @@ class Pieces:
 
     def __init__(self, vocabulary: Vocabulary, before: Sequence[str] = ()) -> None:
         self._vocabulary = vocabulary
-        self._tokens = list(before[-_CONTEXT:])
+        self._kept = _SENTENCE if vocabulary.tokenize == "penn" else 0
+        self._tokens = list(before[-max(_CONTEXT, self._kept) :])
         self._read = len(self._tokens)
 
     def preview(self, token: str) -> str:
@@ -42,10 +45,11 @@ class Pieces:
         return self._beyond(self._vocabulary.text([*self._tokens, token]))
 
     def add(self, token: str) -> str:
-        """What `token` adds; nothing while a character lacks bytes."""
+        """What `token` adds; nothing while a character lacks bytes, or a quotation mark its word."""
         self._tokens.append(token)
         whole = self._vocabulary.text(self._tokens)
-        if whole.endswith(_UNFINISHED) and len(self._tokens) - self._read < _LONGEST_CHARACTER:
+        unfinished = whole.endswith(_UNFINISHED) or (self._kept and token in _OPENING)
+        if unfinished and len(self._tokens) - self._read < _LONGEST_CHARACTER:
             return ""
         return self._release(whole)
 
@@ -60,7 +64,7 @@ class Pieces:
 
     def _release(self, whole: str) -> str:
         piece = self._beyond(whole)
-        self._tokens = self._tokens[self._read :]
+        self._tokens = self._tokens[min(self._read, max(0, len(self._tokens) - self._kept)) :]
         self._read = len(self._tokens)
         return piece
 
