@@ -40,6 +40,12 @@ def run():
     return SimpleNamespace(model=LanguageModel(config).eval(), vocabulary=Vocabulary(WORDS), config=whole)
 
 
+@pytest.fixture(scope="module")
+def url(run):
+    with serving({"run": run}) as (url, _):
+        yield url
+
+
 def post(client, url, path="/v1/completions", **body):
     return client.post(url + path, json=body)
 
@@ -91,8 +97,8 @@ def test_an_answer_does_not_repeat_the_scores_of_a_long_prompt_without_a_limit(r
 @pytest.mark.parametrize(
     "layer", [0, -1, "0", 10**4000, "9" * 5000, "", "second", True, 1.0], ids=lambda layer: ascii(layer)[:8]
 )
-def test_a_layer_that_there_is_not_is_refused_in_a_short_line(run, path, layer):
-    with httpx.Client(trust_env=False) as client, serving({"run": run}) as (url, _):
+def test_a_layer_that_there_is_not_is_refused_in_a_short_line(url, path, layer):
+    with httpx.Client(trust_env=False) as client:
         answer = post(client, url, path, text="w1 w2", layer=layer)
         assert answer.status_code == 400, answer.text
         assert "layer: must be a" in answer.json()["error"]["message"] and len(answer.text) < 300
