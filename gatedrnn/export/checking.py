@@ -30,10 +30,8 @@ def values(inputs: tuple[Input, ...], sizes: dict[str, int], seed: int) -> list[
     found = []
     for each in inputs:
         shape = [sizes[size] if isinstance(size, str) else size for size in each.sizes]
-        if each.kind == "real":
-            found.append(
-                torch.rand(shape, generator=generator, dtype=torch.float32)
-            )  # not negative: some cells' states never are
+        if each.kind == "real":  # not negative: some cells' states never are
+            found.append(torch.rand(shape, generator=generator, dtype=torch.float32))
         elif each.kind == "ids":
             found.append(torch.randint(each.below, shape, generator=generator))
         elif each.kind == "flags":

@@ -4,6 +4,7 @@ Dimensions: T time, B batch, S source.
 """
 
 import logging
+import os
 import threading
 import warnings
 from collections.abc import Collection, Iterator, Sequence
@@ -32,6 +33,15 @@ LARGEST_BYTES = 2**31 - 1
 _EVERY_SIZE = 2**40  # elements: constants of any size are computed once, in the export
 _ONE_EXPORT = threading.Lock()
 """PyTorch's exporter keeps what it traces in global variables: threads take turns."""
+
+
+def _free_again() -> None:
+    """In a forked child, where the thread that exports does not go on."""
+    global _ONE_EXPORT
+    _ONE_EXPORT = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_again)
 
 
 def onnx(

@@ -1,6 +1,7 @@
 """Faults that a hostile reading of the export found."""
 
 import json
+import os
 import threading
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from gatedrnn import LSTM, ONLSTM, Recurrent
 from gatedrnn.cells import CELLS, Cell, lstm
 from gatedrnn.core.errors import ArgumentError, GatedRNNError
 from gatedrnn.core.torch_internals import SCAN_SINCE, scan
-from gatedrnn.export import onnx, web
+from gatedrnn.export import onnx, web, writing
 from gatedrnn.training.run import METRICS_FILE
 
 for library in ("onnx", "onnxruntime", "onnxscript"):
@@ -92,6 +93,14 @@ def test_threads_take_turns(tmp_path):
     for thread in threads:
         thread.join()
     assert len(found) == 2
+
+
+def test_a_child_forked_in_the_middle_of_an_export_may_export():
+    with writing._ONE_EXPORT:
+        child = os.fork()
+        if not child:
+            os._exit(0 if writing._ONE_EXPORT.acquire(timeout=1) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize(("values", "best"), [("[Infinity]", None), ("[Infinity, 9.5, NaN, null]", 9.5)])
