@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import Vocabulary
@@ -48,14 +47,14 @@ def align_words(
 ) -> Aligned:
     """Given words, such as those of a treebank, and their tokens.
 
-    A vocabulary of words looks each word up whole; one of white space alone has no token. Characters and subwords are those of
+    A vocabulary of whole words looks each word up; one of white space alone has no token. Characters and subwords are those of
     the text that words and spaces make; a token that two words share belongs to the one with its last visible character, so that
     the other may have none.
 
     Args: spaces: whether a space follows each word; mapping: as in `align`.
     Raises: ArgumentError: unknown mapping.
     """
-    if vocabulary.level == "word":
+    if not vocabulary.cuts_words:
         owners = [k for k, word in enumerate(words) if word.strip()]
         return Aligned(list(words), vocabulary.encode_foreign([words[k] for k in owners], mapping), owners)
     line, spans = "", []
@@ -81,8 +80,9 @@ def _tokens(vocabulary: Vocabulary, line: str) -> tuple[list[int], list[tuple[in
     """Ids of a line's tokens, and where in the line each begins and ends."""
     if isinstance(vocabulary.splitter, Subwords):
         return vocabulary.splitter.encode_with_offsets(line)
-    tokens = vocabulary.tokens(line)
-    starts = [0]
+    tokens, spans, end = vocabulary.tokens(line), [], 0
     for token in tokens:
-        starts.append(starts[-1] + len(token))
-    return vocabulary.encode(tokens), list(pairwise(starts))
+        start = line.index(token, end)
+        end = start + len(token)
+        spans.append((start, end))
+    return vocabulary.encode(tokens), spans

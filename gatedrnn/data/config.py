@@ -8,8 +8,8 @@ from gatedrnn.trees.gold import KEEP_RULES
 
 LEVELS = ("word", "char", "subword")
 EMPTY_LINES = ("skip", "eos")
-TOKENIZE = ("none", "penn")
-"""How lines become words: at white space, or as sentences that people write."""
+TOKENIZE = ("none", "penn", "characters")
+"""How lines become words: at white space, as sentences that people write, or character by character."""
 
 MAPPINGS = ("exact", "lower", "number")
 """How a word of foreign text is looked up: as written; then in lower case too; then, if it holds a digit, as `N` too."""
@@ -28,7 +28,8 @@ class DataConfig:
         min_count: words or characters rarer than this become <unk> [1 if the training text has <unk> of its own, else 2].
         vocabulary_size: how many subwords at most to learn from the training text [8000].
         tokenizer: a tokenizer.json with the subwords, instead of learning them.
-        tokenize: none for words between white space, penn for sentences as people write them (`ends.` is `ends` and `.`).
+        tokenize: none for words between white space, penn for sentences as people write them (`ends.` is `ends` and `.`),
+            characters for every character as a word, in scripts without spaces between words.
         empty_lines: skip them, or eos for one <eos> each, as published WikiText-2 figures count.
         mapping: how words of trees, pairs and prompts are looked up: exact, lower (lower case too) or number (N for numbers too).
         words: which terminals of a tree count: ptb (by tag) or alnum (with a letter or digit).

@@ -11,6 +11,7 @@ from typing import Protocol, final
 
 import numpy as np
 
+from gatedrnn.data.characters import character_words, character_words_of_lines
 from gatedrnn.data.penn import penn_text, penn_words
 
 UNK = "<unk>"
@@ -44,7 +45,8 @@ class Level(Protocol):
 class Words:
     """Words of a line.
 
-    Args: tokenize: "none" for what stands between white space, "penn" for sentences as people write them (`penn_words`).
+    Args: tokenize: "none" for what stands between white space, "penn" for sentences as people write them (`penn_words`),
+        "characters" for every visible character (`character_words`).
     """
 
     name = "word"
@@ -54,11 +56,11 @@ class Words:
 
     def tokens(self, line: str) -> list[str]:
         """Words of a line."""
-        return penn_words(line) if self.tokenize == "penn" else line.split()
+        return _CUT[self.tokenize](line)
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Words with a space between them; with "penn", as people write them."""
-        return penn_text(tokens) if self.tokenize == "penn" else " ".join(tokens)
+        """Words with a space between them; with "penn", as people write them; with "characters", side by side."""
+        return _JOIN[self.tokenize](tokens)
 
     def encoder(self, ids: Mapping[str, int]) -> LineEncoder:
         """Encodes lines in bulk; a word costs one look-up."""
@@ -80,7 +82,15 @@ class Words:
         """Words of all lines, `<eos>` after each line."""
         if self.tokenize == "penn":
             return [word for line in lines for word in (*penn_words(line), EOS)]
+        if self.tokenize == "characters":
+            return character_words_of_lines(lines, EOS)
         return f" {EOS} ".join([*lines, ""]).split()
+
+
+_CUT: dict[str, Callable[[str], list[str]]] = {
+    "none": str.split, "penn": penn_words, "characters": character_words,
+}  # fmt: skip
+_JOIN: dict[str, Callable[[Sequence[str]], str]] = {"none": " ".join, "penn": penn_text, "characters": "".join}
 
 
 @final

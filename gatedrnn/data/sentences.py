@@ -27,7 +27,8 @@ class GrammarDataConfig(DataConfig):
         folder: with train.txt, valid.txt or dev.txt, and test.txt if there is one (.gz too); none for the built-in grammar.
         level: word.
         min_count: words rarer than this become <unk> [1 if the training text has <unk> of its own, else 2].
-        tokenize: none for words between white space, penn for sentences as people write them (`ends.` is `ends` and `.`).
+        tokenize: none for words between white space, penn for sentences as people write them (`ends.` is `ends` and `.`),
+            characters for every character as a word, in scripts without spaces between words.
         mapping: how words of trees are looked up: exact, lower (lower case too) or number (N for numbers too).
         words: which terminals of a tree count: ptb (by tag) or alnum (with a letter or digit).
         longest: sentences of more words are not trained on.

@@ -51,8 +51,13 @@ class Vocabulary:
 
     @property
     def tokenize(self) -> str:
-        """How lines become words: "none" at white space, "penn" as sentences; "none" at the other levels."""
+        """How lines become words: one of `TOKENIZE`; "none" at the other levels."""
         return self.splitter.tokenize if isinstance(self.splitter, Words) else "none"
+
+    @property
+    def cuts_words(self) -> bool:
+        """Whether what stands between white space may be several tokens however it is written: characters or subwords."""
+        return self.level != "word" or self.tokenize == "characters"
 
     @classmethod
     def learn(cls, batches: Iterable[list[str]], data: DataConfig) -> "Vocabulary":
@@ -140,9 +145,11 @@ class Vocabulary:
         for numbers in the Penn Treebank text (`number`); otherwise it is `<unk>`. With `tokenize: penn`, brackets, quotation
         marks and apostrophes are looked up in its form.
 
-        Raises: ArgumentError: the tokens are not words, or an unknown mapping.
+        Raises: ArgumentError: the tokens are not words, or not the characters that are words here; an unknown mapping.
         """
         self.require_words("Vocabulary.encode_foreign")
+        if self.tokenize == "characters":
+            words = [self._character(word) for word in words]
         words = penn_forms(list(words)) if self.tokenize == "penn" else words
         if one_of("mapping", mapping, MAPPINGS) == "exact":
             return self.encode(words)
@@ -155,6 +162,13 @@ class Vocabulary:
                 return self.ids[form]
         number = mapping == "number" and any(c.isdigit() for c in word)
         return self.ids.get("N", 0) if number else 0
+
+    def _character(self, word: str) -> str:
+        """`word`, if it is one here."""
+        if word not in self.ids and len(word) > 1 and len(self.tokens(word)) != 1:
+            rule, advice = "must be single characters (tokenize=characters)", "Give the sentences as text"
+            raise ArgumentError("words", rule, repr(word), advice)
+        return word
 
     def require_words(self, owner: str) -> None:
         """Raise ArgumentError for `owner` if the tokens are not words."""

@@ -42,7 +42,10 @@ _HINTS = {
     "subword": "Write as usual; the text is read in subwords.",
 }
 _STOP = " Put spaces around punctuation marks too: “the cat sleeps .”"
-_PENN = "Write one sentence as usual; it is split into words as in the Penn Treebank."
+_CUT = {
+    "penn": "Write one sentence as usual; it is split into words as in the Penn Treebank.",
+    "characters": "Write as usual; every character is a word, and spaces do not count.",
+}
 
 
 def export_run(
@@ -132,8 +135,8 @@ def _about(run: Run) -> dict[str, Any]:
 def _hint(run: Run) -> str:
     """How to write a sentence for this run."""
     level = run.vocabulary.level
-    if run.vocabulary.tokenize == "penn":
-        return _PENN
+    if run.vocabulary.tokenize in _CUT:
+        return _CUT[run.vocabulary.tokenize]
     return _HINTS[level] + (_STOP if level == "word" and "." in run.vocabulary.ids else "")
 
 
@@ -173,13 +176,14 @@ def _examples(run: Run, sampled: list[list[int]]) -> list[str]:
         ""
         if "." not in vocabulary.ids or vocabulary.level != "word"
         else "."
-        if vocabulary.tokenize == "penn"
+        if vocabulary.tokenize != "none"
         else " ."
     )
     english = [sentence + stop for sentence in _SENTENCES]
     known = [each for each in english if vocabulary.ids[UNK] not in vocabulary.encode(vocabulary.tokens(each))]
     own = (" ".join(vocabulary.text(vocabulary.decode(ids)).split()) for ids in sampled)
-    fit = [text for text in own if 5 <= len(text.split()) <= 12]
+    cut = vocabulary.tokens if vocabulary.tokenize == "characters" else str.split
+    fit = [text for text in own if 5 <= len(cut(text)) <= 12]
     return list(dict.fromkeys([*known, *fit]))[:_EXAMPLES]
 
 

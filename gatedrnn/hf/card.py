@@ -44,6 +44,7 @@ _READING = {
     "word": "words are separated by spaces, and unknown words become `<unk>`",
     "char": "character by character",
     "subword": "in subwords",
+    "characters": "every visible character is a word, spaces do not count, and unknown characters become `<unk>`",
 }
 
 
@@ -52,7 +53,8 @@ def card(run: Run, name: str) -> str:
     config, vocabulary = run.config, run.vocabulary
     sizes = config.model.hidden_sizes
     alike = f"{len(sizes)} layer{'s' * (len(sizes) > 1)} ({', '.join(map(str, sizes))} units)"
-    prompt = {"word": "the", "char": "T", "subword": "The"}[vocabulary.level]
+    by_character = vocabulary.tokenize == "characters"
+    prompt = vocabulary.words[-1] if by_character else {"word": "the", "char": "T", "subword": "The"}[vocabulary.level]
     return _CARD.format(
         name=name,
         cell=config.model.cell,
@@ -63,7 +65,7 @@ def card(run: Run, name: str) -> str:
         version=__version__,
         scores=_scores(run),
         prompt=next((word for word in vocabulary.words[2:] if word.isalpha()), prompt),
-        reading=_READING[vocabulary.level],
+        reading=_READING["characters" if by_character else vocabulary.level],
     )
 
 

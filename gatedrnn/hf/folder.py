@@ -38,16 +38,16 @@ def export_run(run: Run, folder: Path) -> None:
     `trust_remote_code`. Paths of this machine are left out.
 
     Raises: DataError: the folder is not empty or cannot be written, or `<pad>` is a word of the vocabulary.
-        ArgumentError: a run of another task, or one that cuts sentences into words by `data.tokenize`.
+        ArgumentError: a run of another task, or one with `data.tokenize: penn`.
     """
     if run.config.task != LanguageModelling.name:
         advice = "Export it with --to onnx"
         raise ArgumentError(
             "--to hf", f"takes a run of {LanguageModelling.name}", f"a run of {run.config.task}", advice
         )
-    if run.vocabulary.tokenize != "none":
+    if run.vocabulary.tokenize == "penn":
         rule, advice = (
-            "cannot split words as data.tokenize does",
+            "cannot split words as data.tokenize=penn does",
             "Use the run itself (gatedrnn.load_run, gatedrnn serve)",
         )
         raise ArgumentError("--to hf", rule, f"a run of tokenize={run.vocabulary.tokenize}", advice)
@@ -87,7 +87,8 @@ def import_folder(source: Path, folder: Path) -> None:
     tokenizer = _read(source, lambda: AutoTokenizer.from_pretrained(source))
     sections = {"data": config.data, "model": to_dict(model.model.config), "training": config.training}
     run_config = _read(source, lambda: from_dict(RunConfig, sections, ""))
-    vocabulary = vocabulary_of(tokenizer, run_config.data.level, run_config.model.vocabulary_size)
+    data = run_config.data
+    vocabulary = vocabulary_of(tokenizer, data.level, run_config.model.vocabulary_size, data.tokenize)
 
     def fill(place: Path) -> None:
         save_config(place, to_dict(run_config))

@@ -17,6 +17,7 @@ from gatedrnn.data.vocabulary import Vocabulary
 
 PAD = "<pad>"
 _SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"  # what str.split() cuts at
+_CHARACTER = "[\\s\\S][\\p{M}\u200c\u200d]*"  # as in gatedrnn/data/characters.py, where no space is left
 _LONGEST = 1 << 20  # tokens: there is no longest text
 
 
@@ -45,7 +46,7 @@ def tokenizer_of(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     )
 
 
-def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int) -> Vocabulary:
+def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int, tokenize: str = "none") -> Vocabulary:
     """The vocabulary that `tokenizer_of` made this of, of the first `size` tokens.
 
     Raises: DataError: the tokenizer is not one of those.
@@ -56,7 +57,7 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int) -> 
         got = f"{words[:3]} …"
         raise DataError(owner, f"must have {size} tokens, {UNK} and {EOS} first", got, "Restore the folder's own file")
     if level != "subword":
-        return Vocabulary(words, None, Words() if level == "word" else Characters())
+        return Vocabulary(words, None, Words(tokenize) if level == "word" else Characters())
     settings = json.loads(tokenizer.backend_tokenizer.to_str())
     before = settings["normalizer"]
     settings["normalizer"] = before["normalizers"][0] if before["type"] == "Sequence" else None
@@ -71,7 +72,12 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int) -> 
 
 def _of_words(vocabulary: Vocabulary) -> Tokenizer:
     made = Tokenizer(models.WordLevel(vocabulary.ids, unk_token=UNK))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(_SPACE), "removed")
+    spaces = pre_tokenizers.Split(Regex(_SPACE), "removed")
+    if vocabulary.tokenize == "characters":
+        made.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(_CHARACTER), "isolated")])
+        made.decoder = decoders.Fuse()
+        return made
+    made.pre_tokenizer = spaces
     made.decoder = decoders.Sequence([decoders.Replace(Regex("^"), " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     return made
 

@@ -1,6 +1,7 @@
 """One sentence in one picture: gold tree above the words, induced tree below, master gate under each word."""
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, ScalarFormatter
+
+from gatedrnn.plots.fonts import fit_fonts
 
 Span = tuple[int, int]
 
@@ -109,7 +112,10 @@ def to_svg(figure: Figure) -> str:
 
 def save(figure: Figure, path: Path, kind: str | None = None) -> None:
     """Write a figure as PNG, PDF or SVG: `kind`, else by the file's ending."""
-    figure.savefig(path, dpi=160, facecolor="white", format=kind)
+    fit_fonts(figure)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fit_fonts` has told them all at once
+        figure.savefig(path, dpi=160, facecolor="white", format=kind)
 
 
 def _width(words: int) -> float:

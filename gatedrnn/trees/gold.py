@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from nltk.tree import Tree
 
@@ -58,30 +59,32 @@ class Gold:
         return (0, len(self.words))
 
 
-def gold_tree(tree: Tree, words: str = "ptb") -> Gold:
+def gold_tree(tree: Tree, words: str = "ptb", cut: Callable[[str], list[str]] | None = None) -> Gold:
     """Read an nltk.Tree: keep the terminals that the rule `words` keeps and collect the spans of its constituents.
 
     A terminal's tag is the label of its parent if the parent has no other child, else "". No recursion: any depth.
 
+    Args: cut: the pieces of a kept word, each a word then, and the word a constituent of them labelled by its tag; None for none.
     Raises: ArgumentError: unknown rule.
     """
     keep = keep_word(words)
     kept: list[tuple[str, str]] = []
     opened: list[tuple[str, int, int]] = []  # label, start, place in pre-order
     found: list[tuple[int, str, Span, bool]] = []
-    stack: list[tuple[object, str | None, int]] = [(tree, None, 0)]
+    stack: list[tuple[Any, str | None, int]] = [(tree, None, 0)]
     count = 0
     while stack:
         node, closing, depth = stack.pop()
         if closing is not None:
             label, start, place = opened.pop()
             found.append((place, label, (start, len(kept)), depth == 0))
-        elif not isinstance(node, Tree):
-            if keep(str(node), ""):
-                kept.append((str(node), ""))
-        elif len(node) == 1 and not isinstance(node[0], Tree):
-            if keep(str(node[0]), str(node.label())):
-                kept.append((str(node[0]), str(node.label())))
+        elif (terminal := _terminal(node)) is not None:
+            word, tag = terminal
+            if keep(word, tag):
+                start = len(kept)
+                kept.extend((piece, tag) for piece in (cut(word) if cut else [word]))
+                found.append((count, tag, (start, len(kept)), False))
+                count += 1
         else:
             opened.append((str(node.label()), len(kept), count))
             count += 1
@@ -97,6 +100,13 @@ def gold_tree(tree: Tree, words: str = "ptb") -> Gold:
         tuple((_base(label), span) for _, label, span, _ in constituents),
         below,
     )
+
+
+def _terminal(node: Any) -> tuple[str, str] | None:
+    """Word and tag, if a node is a terminal or has nothing but one."""
+    if not isinstance(node, Tree):
+        return str(node), ""
+    return (str(node[0]), str(node.label())) if len(node) == 1 and not isinstance(node[0], Tree) else None
 
 
 def _base(label: str) -> str:

@@ -89,7 +89,7 @@ def test_a_run_of_before_reads_words_between_spaces(work):
 
 
 def test_transformers_cannot_cut_so(raw, tmp_path):
-    told = "--to hf: cannot split words as data.tokenize does; got a run of tokenize=penn"
+    told = "--to hf: cannot split words as data.tokenize=penn does; got a run of tokenize=penn"
     assert told in fails("export", raw / "run", "--to", "hf", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -235,3 +235,25 @@ def test_attention_is_drawn_with_gates_under_the_source_and_beside_the_translati
     assert [label.get_text() for label in attention.get_xticklabels()] == ["ein", "Haus"]
     assert [text.get_text() for text in beside.texts] == ["0.30", "0.40", "0.50"]
     assert [text.get_text() for text in below.texts] == ["0.10", "0.20"]
+
+
+def test_words_are_drawn_with_a_font_that_has_their_letters(tmp_path, monkeypatch, recwarn):
+    import gatedrnn.plots.fonts as fonts
+
+    math = [each for each in fonts._installed() if each.name in ("STIXGeneral", "STIXNonUnicode")]
+    monkeypatch.setattr(fonts, "_installed", lambda: math)
+    figure = tree_and_gates(["the", "ᶁog"], [], [(0, 2)], {})
+    save(figure, tmp_path / "a.png")
+    families = {text.get_text(): text.get_fontfamily() for axes in figure.axes for text in axes.texts}
+    assert not recwarn.list
+    assert families["the"] == ["sans-serif"] and families["ᶁog"] == ["sans-serif", "STIXGeneral"]
+
+
+def test_letters_that_no_font_has_are_told_in_one_line_and_once(tmp_path, recwarn):
+    for kind in ("png", "pdf"):
+        save(tree_and_gates(["a", "\U000f0001\U000f0002"], [], [(0, 2)], {}), tmp_path / f"a.{kind}")
+    assert not recwarn.list  # private letters cannot be printed anywhere
+    for kind in ("png", "pdf"):
+        save(tree_and_gates(["a", "\U00012345"], [], [(0, 2)], {}), tmp_path / f"a.{kind}")
+    told = [str(each.message) for each in recwarn.list if "no installed font has" in str(each.message)]
+    assert len(told) == len(recwarn.list) <= 1  # none where a font of cuneiform is installed

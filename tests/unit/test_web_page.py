@@ -64,13 +64,15 @@ def vocabulary_of(level):
     words = ["the", "cat", "sleeps", ".", "N", "café", "i̇stanbul", "σας", "日本語", "it's"]
     if level in ("word", "penn"):
         return Vocabulary(["<unk>", "<eos>", *words], splitter=Words("penn" if level == "penn" else "none"))
+    if level == "characters":
+        return Vocabulary(["<unk>", "<eos>", *"abcdehlnpstT.日🙂"], splitter=Words("characters"))
     if level == "char":
         return Vocabulary(["<unk>", "<eos>", *" abcdehlnpstT.日🙂"], splitter=Characters())
     pytest.importorskip("tokenizers", reason="needs tokenizers, of the extra hf")
     return Vocabulary.of(Subwords.learn([[*LINES, "the cat sleeps and the cats sleep"] * 3], 330))
 
 
-@pytest.mark.parametrize("level", ["word", "penn", "char", "subword"])
+@pytest.mark.parametrize("level", ["word", "penn", "characters", "char", "subword"])
 def test_lines_are_read_as_in_python(javascript, level):
     vocabulary = vocabulary_of(level)
     tokenizer = json.loads(vocabulary.splitter.settings) if isinstance(vocabulary.splitter, Subwords) else None

@@ -1,6 +1,6 @@
 """`gatedrnn eval-parsing`: F1 of the trees off runs' master gates, or by their grammars, beside baselines."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,13 @@ def run(options: Options) -> Found:
         check_gates_are_read(options)
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
-    gold = [gold_tree(tree, words) for tree in read_treebank(options.treebank, bad if options.skip_bad else None)]
-    sources, selection = _sources(runs, words, bad, options)
+    cut = _same_cut(runs)
+
+    def read(file: str) -> list[Gold]:
+        return [gold_tree(tree, words, cut) for tree in read_treebank(file, bad if options.skip_bad else None)]
+
+    gold = read(options.treebank)
+    sources, selection = _sources(runs, read, options)
     voters = _voters(runs, sources, gold, options)
     ballot = _ballot(voters, runs, gold, read_weights(options.weight))
     trees = {name: ballot.trees(name) for name in ALGORITHMS} if ballot else None
@@ -105,8 +110,19 @@ def _same_words(runs: list[Run], named: str | None) -> str:
     return named or own[0]
 
 
+def _same_cut(runs: list[Run]) -> Callable[[str], list[str]] | None:
+    """What cuts a treebank's words into characters, where the runs' words are. Raises: ArgumentError: only some runs' are."""
+    tokenize = {run.vocabulary.tokenize for run in runs}
+    if "characters" not in tokenize:
+        return None
+    if len(tokenize) > 1:
+        got = f"tokenize={', '.join(sorted(tokenize))}"
+        raise ArgumentError("eval-parsing", "needs runs that all read characters, or none", got, "Score them apart")
+    return runs[0].vocabulary.tokens
+
+
 def _sources(
-    runs: list[Run], words: str, bad: list[DataError], options: Options
+    runs: list[Run], read: Callable[[str], list[Gold]], options: Options
 ) -> tuple[list[list[tuple[Any, str]]], dict[str, Any]]:
     """Layers and gates of each run, and what a selection by gold trees found."""
     from gatedrnn.studies.parsing import default_layer, layer_named, layers_by_gold
@@ -125,7 +141,7 @@ def _sources(
         raise ArgumentError(
             "--select", "needs a RUN, --dev FILE with gold trees, and no --layer", got, "Fix the options"
         )
-    dev = [gold_tree(tree, words) for tree in read_treebank(options.dev, bad if options.skip_bad else None)]
+    dev = read(options.dev)
     sources, each = [], {}
     for run, own in zip(runs, gates, strict=True):
         sources.append([])

@@ -9,6 +9,7 @@ const DIGIT = new RegExp(
   "u",
 );
 const WORD = new RegExp(`[^${SPACE}]+`, "gu");
+const VISIBLE = new RegExp(`[^${SPACE}][\\p{M}\\u200c\\u200d]*`, "gu");
 const BLANK = new RegExp(`^[${SPACE}]*$`, "u");
 
 /** Whether a text is white space alone. */
@@ -19,3 +20,6 @@ export const isDigit = (letter) => DIGIT.test(letter);
 
 /** What stands between white space. */
 export const split = (line) => line.match(WORD) ?? [];
+
+/** Visible characters, each with the marks and joiners that follow it. */
+export const visible = (line) => line.match(VISIBLE) ?? [];

@@ -1,11 +1,12 @@
 // Text as Python's gatedrnn reads it: lines to tokens, tokens to ids, tokens to the words that hold them.
 
-import { isBlank, isDigit, split } from "./letters.js";
+import { isBlank, isDigit, split, visible } from "./letters.js";
 import { pennText, pennWords } from "./penn.js";
 
 export const UNK = 0;
 export const EOS = 1;
 const END = "<eos>";
+const CUT = { none: split, penn: pennWords, characters: visible };
 
 /**
  * Words and tokens of a line.
@@ -14,7 +15,7 @@ const END = "<eos>";
  */
 export function align(vocabulary, line, mapping = "exact") {
   if (vocabulary.level === "word") {
-    const words = vocabulary.penn ? pennWords(line) : split(line);
+    const words = CUT[vocabulary.tokenize](line);
     const ids = words.map((word) => lookUp(vocabulary, word, mapping));
     const owners = words.map((_, k) => k);
     return { words, written: words, tokens: ids.map((id) => vocabulary.words[id]), ids, owners };
@@ -44,8 +45,8 @@ export function textOf(vocabulary, tokens) {
 
 function join(vocabulary, tokens) {
   if (vocabulary.level === "subword") return vocabulary.subwords.join(tokens);
-  if (vocabulary.penn) return pennText(tokens);
-  return tokens.join(vocabulary.level === "word" ? " " : "");
+  if (vocabulary.tokenize === "penn") return pennText(tokens);
+  return tokens.join(vocabulary.level === "word" && vocabulary.tokenize === "none" ? " " : "");
 }
 
 const charactersOf = (characters) => characters.map((token, k) => ({ token, start: k, end: k + 1 }));
@@ -77,7 +78,7 @@ function owned(characters, pieces) {
 export function vocabularyOf(saved, tokenizer) {
   const ids = new Map(saved.words.map((word, id) => [word, id]));
   const subwords = tokenizer ? new Subwords(tokenizer) : null;
-  return { level: saved.level, words: saved.words, ids, subwords, penn: saved.tokenize === "penn" };
+  return { level: saved.level, words: saved.words, ids, subwords, tokenize: saved.tokenize ?? "none" };
 }
 
 // Unicode's White_Space, which the regular expressions of tokenizers call \s.

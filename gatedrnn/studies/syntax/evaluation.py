@@ -94,10 +94,10 @@ def evaluate_pairs(
 def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> list[int]:
     """Ids of a sentence of raw text.
 
-    Words are cut as in the Penn Treebank, whatever the run's `tokenize`, and looked up as `Vocabulary.encode_foreign` does;
+    Words are cut as in the Penn Treebank, also with `tokenize: none`, and looked up as `Vocabulary.encode_foreign` does;
     punctuation that the vocabulary lacks is left out. Characters and subwords are the vocabulary's own.
     """
-    if vocabulary.level != "word":
+    if vocabulary.cuts_words:
         return vocabulary.encode(vocabulary.tokens(text))
     return vocabulary.encode_foreign([word for word in penn_words(text) if counts(vocabulary, word)], mapping)
 

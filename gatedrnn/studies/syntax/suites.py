@@ -9,7 +9,7 @@ from typing import Any
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import DataError
-from gatedrnn.data import EOS, UNK, Item, Suite, Vocabulary, align
+from gatedrnn.data import EOS, UNK, Item, Suite, Vocabulary, align_words
 from gatedrnn.data.penn import penn_words_of_pieces
 from gatedrnn.models import LanguageModel, surprisals
 from gatedrnn.studies.syntax.evaluation import UNKNOWN, counts
@@ -145,12 +145,12 @@ def _tokens(vocabulary: Vocabulary, regions: Sequence[str], mapping: str) -> tup
     """Ids of a sentence, the region of each, from 0, and how many regions there are."""
     text = " ".join(" ".join(regions).split())
     ends = list(accumulate(len(region.split()) for region in regions))  # in words between white space
-    if vocabulary.level == "word":
+    if not vocabulary.cuts_words:
         words, owners = penn_words_of_pieces(text)
         kept = [k for k, word in enumerate(words) if counts(vocabulary, word)]
         ids, owners = vocabulary.encode_foreign([words[k] for k in kept], mapping), [owners[k] for k in kept]
     else:
-        aligned = align(vocabulary, text)
+        aligned = align_words(vocabulary, text.split(), [True] * len(text.split()))
         ids, owners = aligned.ids, aligned.owners
     return (
         ids,
