@@ -18,6 +18,7 @@ from gatedrnn.sequence.backends.cpu.matmul.panels import (
     of_reals,
     packed_in,
     rows_at_once,
+    share,
     tiles,
 )
 from gatedrnn.sequence.backends.cpu.matmul.precision.quantised import multiply_pieces
@@ -156,14 +157,16 @@ def _multiply_transposed(A, M, right, C, first, last, add, sums, work):
             for s in range(s0, s1):
                 columns = min(tall, M - s * tall)
                 _pack_strip(A.at + s * tall, A.ld, K, columns, tall, strips + (s - s0) * tall * K, sums + s * tall)
+            step = max(1, panel // (s1 - s0)) if s1 - s0 > 1 else 0
             for n in range(0, N, panel):
                 for s in range(s0, s1):
                     rows = min(tall, M - s * tall)
                     a, b, c = strips + (s - s0) * tall * K, right.at + n * K, C.at + (s * tall * C.ld + n)
+                    soon = b + (K * panel + share(K * panel, s - s0, s1 - s0))
                     if n + panel <= N:
-                        strip(rows, a, b, K, c, C.ld, add)
+                        strip(rows, a, b, K, c, C.ld, add, soon, step)
                     else:
-                        strip(rows, a, b, K, work.edge, panel, 0)
+                        strip(rows, a, b, K, work.edge, panel, 0, soon, step)
                         copy_edge(work.edge, c, C.ld, rows, N - n, panel, add)
 
     def halves(A, M, right, C, first, last, add, sums, work):

@@ -119,16 +119,19 @@ def tiles(A, M, right, grain, C, first, last, add, work):
         for block in range(blocks):
             k0, k1 = share(K // grain, block, blocks) * grain, share(K // grain, block + 1, blocks) * grain
             more = 1 if add or block else 0
+            after = k1 if block + 1 < blocks else (K if first < last else -K)  # row of the panel that is read next
+            rows, step = k1 - k0, max(1, panel // tiles) if tiles > 1 else 0
             for t in range(tiles):
                 r0, r1 = share(M, t, tiles), share(M, t + 1, tiles)
                 if r1 - r0 != shape:
                     shape = r1 - r0
                     configure(shape)
                 a, b, c = A.at + (r0 * A.ld + k0), right.at + (p * K + k0) * panel, C.at + (r0 * C.ld + n)
+                soon = right.at + ((p * K + after) * panel + share(rows * panel, t, tiles))
                 if n + panel <= N:
-                    tile(shape, a, A.ld, b, k1 - k0, c, C.ld, more)
+                    tile(shape, a, A.ld, b, rows, c, C.ld, more, soon, step)
                 else:
-                    tile(shape, a, A.ld, b, k1 - k0, work.edge, panel, 0)
+                    tile(shape, a, A.ld, b, rows, work.edge, panel, 0, soon, step)
                     copy_edge(work.edge, c, C.ld, shape, N - n, panel, more)
 
 

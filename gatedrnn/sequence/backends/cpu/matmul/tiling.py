@@ -50,17 +50,19 @@ def _external(name: str) -> Any:
 
 
 @intrinsic
-def tile(tyctx: Any, rows: Any, a: Any, stride: Any, p: Any, k: Any, c: Any, c_stride: Any, add: Any) -> Any:
+def tile(
+    tyctx: Any, rows: Any, a: Any, stride: Any, p: Any, k: Any, c: Any, c_stride: Any, add: Any, after: Any, step: Any
+) -> Any:
     """See `tiles`: C[rows, NR] (+)= A[rows, K] · P[K, NR]."""
     i = types.intp
-    return types.void(i, a, i, p, i, c, i, i), _external("tile")
+    return types.void(i, a, i, p, i, c, i, i, p, i), _external("tile")
 
 
 @intrinsic
-def strip(tyctx: Any, rows: Any, s: Any, p: Any, k: Any, c: Any, c_stride: Any, add: Any) -> Any:
+def strip(tyctx: Any, rows: Any, s: Any, p: Any, k: Any, c: Any, c_stride: Any, add: Any, after: Any, step: Any) -> Any:
     """See `tiles`: the same with A as a strip."""
     i = types.intp
-    return types.void(i, s, p, i, c, i, i), _external("strip")
+    return types.void(i, s, p, i, c, i, i, p, i), _external("strip")
 
 
 @intrinsic

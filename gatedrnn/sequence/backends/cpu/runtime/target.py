@@ -24,6 +24,7 @@ class Target:
         assembly: whether it has x86's fused multiply-add.
         half: how bfloat16 is multiplied: "amx" in matrix registers, "dot" by pairs, "wide" as float32.
         quick: whether products of bfloat16 take less time than those of float32.
+        looks_ahead: whether each tile fetches its part of what the next ones read (measured with AVX2 alone), or only its own.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Target:
     assembly: bool = False
     half: str = "wide"
     quick: bool = False
+    looks_ahead: bool = False
 
     @property
     def panel(self) -> int:
@@ -63,7 +65,7 @@ def targets() -> dict[str, Target]:
             found.append(replace(wide, name="avx512_bf16", features=features, half="dot", quick=quick))
         found.append(wide)
     if has.get("avx2") and has.get("fma"):
-        found.append(Target("avx2", 8, 6, 2, "x86-64-v3", "", True))
+        found.append(Target("avx2", 8, 6, 2, "x86-64-v3", "", True, looks_ahead=True))
     found.append(Target("portable", 4, 6, 2, "x86-64" if _X86 else "generic", ""))
     return {target.name: target for target in found}
 

@@ -2,6 +2,8 @@
 
 P is one packed panel: K rows of NR consecutive elements, 64-byte aligned. A is read at (row stride, 1), or from a strip: K rows
 of MR consecutive reals (the transposed product's form). Exactly mr × K elements of A, K × NR of P and mr × NR of C are touched.
+Meanwhile P is fetched some rows ahead; or, with `target.looks_ahead` and a `step`, the lines of C, and `step` elements at `next` for
+every row of P: what the next tiles read.
 An element is a real, or (`bf16`) a pair of bfloat16 whose two products are summed in float32: by matrix registers (AMX), by
 AVX-512's dot product of pairs, or widened; `split`, on matrix registers alone, reads 16 first parts, then 16 second parts, and
 sums three of their four products. On x86 the loops are assembly: LLVM would hoist an unrolled loop's loads, and spill.
@@ -52,7 +54,7 @@ class _Shape:
 
 
 def tile_module(target: Target, kind: str) -> str:
-    """IR of `tile(mr, A, row stride, P, K, C, row stride, add)`, of `strip` (no stride of A), and of what goes with them."""
+    """IR of `tile(mr, A, row stride, P, K, C, row stride, add, next, step)`, of `strip` (no stride of A), and of the rest."""
     module = ir.Module("tiles")
     if kind == "split" or (kind == "bf16" and target.half == "amx"):
         _matrix_tiles(module, target, kind == "split")
@@ -109,9 +111,9 @@ def _matrix_tiles(module: Any, target: Target, split: bool) -> None:
 
     _configure(module, rows)
     _registers(module, "sttilecfg ($0)", "ldtilecfg ($0)")
-    arguments = [_I64, _ANY, _I64, _ANY, _I64, _ANY, _I64, _I64]
+    arguments = [_I64, _ANY, _I64, _ANY, _I64, _ANY, _I64, _I64, _ANY, _I64]
     function = ir.Function(module, ir.FunctionType(_VOID, arguments), "tile")
-    count, A, lda, P, K, C, ldc, add = function.args
+    count, A, lda, P, K, C, ldc, add, _, _ = function.args
     b = ir.IRBuilder(function.append_basic_block())
     with b.if_else(b.icmp_signed(">", count, _I64(16))) as (two, one):
         for branch, halves in ((two, 2), (one, 1)):
@@ -183,14 +185,18 @@ def _tile(module: Any, name: str, rows: int, target: Target, kind: str) -> Any:
     """The tile for exactly `rows` rows."""
     shape = _Shape(rows, target, kind, name == "tile")
     V, vectors = shape.vector, target.vectors
-    # A, [row stride,] P, K, C, row stride of C, add
-    arguments = [_ANY, *([_I64] if shape.strided else []), _ANY, _I64, _ANY, _I64, _I64]
+    # A, [row stride,] P, K, C, row stride of C, add, next, step
+    arguments = [_ANY, *([_I64] if shape.strided else []), _ANY, _I64, _ANY, _I64, _I64, _ANY, _I64]
     function = ir.Function(module, ir.FunctionType(_VOID, arguments), f"{name}_{rows}")
     function.linkage = "internal"
-    A, *lda, P, K, C, ldc, add = function.args
+    A, *lda, P, K, C, ldc, add, following, step = function.args
     b = ir.IRBuilder(function.append_basic_block())
-    assembly = target.assembly and (kind != "bf16" or target.half == "dot")
-    totals = (_sums_x86 if assembly else _sums)(b, shape, A, lda, P, K)
+    if target.assembly and (kind != "bf16" or target.half == "dot"):
+        if target.looks_ahead:
+            _fetch_sums(b, shape, C, ldc)
+        totals = _sums_x86(b, shape, A, lda, P, K, following, step)
+    else:
+        totals = _sums(b, shape, A, lda, P, K)
     with b.if_else(b.icmp_signed("!=", add, _I64(0))) as (more, first):
         for branch, accumulate in ((more, True), (first, False)):
             with branch:
@@ -200,6 +206,17 @@ def _tile(module: Any, name: str, rows: int, target: Target, kind: str) -> Any:
                     b.store(b.fadd(b.load(place, typ=V, align=4), value) if accumulate else value, place, align=4)
     b.ret_void()
     return function
+
+
+def _fetch_sums(b: Any, shape: _Shape, C: Any, ldc: Any) -> None:
+    """Fetch the lines of C, which are read or written when all is summed."""
+    name = "llvm.prefetch.p0"
+    fetch = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(_VOID, [_ANY, _I32, _I32, _I32]), name)
+    last = shape.panel - 1
+    for row in range(shape.rows):
+        for column in (*range(0, last, 64 // shape.size), last):
+            place = b.gep(C, [b.add(b.mul(ldc, _I64(row)), _I64(column))], source_etype=shape.vector.element)
+            b.call(fetch, [place, _I32(0), _I32(3), _I32(1)])
 
 
 def _sums(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any) -> list[Any]:
@@ -252,60 +269,67 @@ def _sums(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any) -> list
     return new
 
 
-def _sums_x86(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any) -> list[Any]:
+def _sums_x86(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any, following: Any, step: Any) -> list[Any]:
     """The same in assembly. Three rows share a base register (base, base + stride, base + 2·stride): fewer to advance."""
     V = shape.vector
     count = shape.rows * shape.target.vectors
     bases = -(-shape.rows // 3) if shape.strided else 1
-    # operands: sums, vectors of P, one of A, then base registers, P, K (all changed), then the stride
-    names = iter(f"${n}" for n in range(count + shape.target.vectors + bases + 6))
+    # operands: sums, vectors of P, one of A, then base registers, P, K, what is fetched (all changed), then stride and step
+    names = iter(f"${n}" for n in range(count + shape.target.vectors + bases + 7))
     sums = [next(names) for _ in range(count)]
     p = [next(names) for _ in range(shape.target.vectors)]
     spread = next(names)
     base = [next(names) for _ in range(bases)]
-    panel, left, turns = next(names), next(names), next(names)
-    inputs = bases + 2
-    stride = f"${count + shape.target.vectors + 1 + bases + 3 + inputs}"
+    panel, left, ahead, turns = next(names), next(names), next(names), next(names)
+    inputs = bases + 3
+    further = count + shape.target.vectors + 1 + bases + 4 + inputs
+    stride, onward = f"${further}", f"${further + bool(lda)}"
     kind = "d" if shape.kind == "f64" else "s"
     spreading = "vpbroadcastd" if shape.kind == "bf16" else f"vbroadcasts{kind}"
     product = "vdpbf16ps" if shape.kind == "bf16" else f"vfmadd231p{kind}"
     strip = shape.size * shape.target.rows
-    step = shape.size if shape.strided else strip
+    forth = shape.size if shape.strided else strip
 
     def turn(u: int) -> list[str]:
         row_bytes = shape.panel * shape.size
         lines = [f"vmovap{kind} {u * row_bytes + v * V.count * shape.size}({panel}), {p[v]}" for v in range(len(p))]
-        ahead = range(0, row_bytes, 64)
-        lines += [f"prefetcht0 {(u + shape.ahead) * row_bytes + byte}({panel})" for byte in ahead]
+        lines += [f"prefetcht0 {byte}({ahead})" for byte in range(0, row_bytes, 64)] + [f"addq {onward}, {ahead}"]
         for i in range(shape.rows):
             if shape.strided:
                 inner = ("", f",{stride}", f",{stride},2")[i % 3]
-                place = f"{u * step}({base[i // 3]}{inner})"
+                place = f"{u * forth}({base[i // 3]}{inner})"
             else:
-                place = f"{u * step + i * shape.size}({base[0]})"
+                place = f"{u * forth + i * shape.size}({base[0]})"
             lines.append(f"{spreading} {place}, {spread}")
             lines += [f"{product} {spread}, {p[v]}, {sums[i * len(p) + v]}" for v in range(len(p))]
         return lines
 
     def forward(turns: int) -> list[str]:
         row_bytes = shape.panel * shape.size
-        return [*(f"addq $${turns * step}, {r}" for r in base), f"addq $${turns * row_bytes}, {panel}"]
+        return [*(f"addq $${turns * forth}, {r}" for r in base), f"addq $${turns * row_bytes}, {panel}"]
 
     zero = [f"vxorp{kind} {s}, {s}, {s}" for s in sums]
     text = [*zero, f"movq {left}, {turns}", f"shrq $$2, {turns}", "jz 2f", "1:"]
     text += [line for u in range(_UNROLL) for line in turn(u)] + forward(_UNROLL)
     text += [f"decq {turns}", "jnz 1b", "2:", f"andq $$3, {left}", "jz 4f", "3:", *turn(0), *forward(1)]
     text += [f"decq {left}", "jnz 3b", "4:"]
-    moved = [f"={letter}" for letter in ["&r"] * (bases + 3)]
+    moved = [f"={letter}" for letter in ["&r"] * (bases + 4)]
     first_tied = count + len(p) + 1
     tied = [str(first_tied + n) for n in range(inputs)]
-    constraints = ["=&v"] * (count + len(p) + 1) + moved + tied + (["r"] if shape.strided else [])
+    constraints = ["=&v"] * (count + len(p) + 1) + moved + tied + (["r", "r"] if shape.strided else ["r"])
     constraints += ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
     starts = [b.gep(A, [b.mul(lda[0], _I64(3 * n))], source_etype=V.element) for n in range(bases)] if lda else [A]
-    given = [*(b.ptrtoint(s, _I64) for s in starts), b.ptrtoint(P, _I64), K]
+    row_bytes = _I64(shape.panel * shape.size)
+    fetched, fetched_bytes = b.add(b.ptrtoint(P, _I64), b.mul(row_bytes, _I64(shape.ahead))), row_bytes
+    if shape.target.looks_ahead:
+        far = b.icmp_signed("!=", step, _I64(0))
+        fetched = b.select(far, b.ptrtoint(following, _I64), fetched)
+        fetched_bytes = b.select(far, b.mul(step, _I64(shape.size)), row_bytes)
+    given = [*(b.ptrtoint(s, _I64) for s in starts), b.ptrtoint(P, _I64), K, fetched]
     if shape.strided:
         given.append(b.mul(lda[0], _I64(shape.size)))
-    result = ir.LiteralStructType([V] * (count + len(p) + 1) + [_I64] * (bases + 3))
+    given.append(fetched_bytes)
+    result = ir.LiteralStructType([V] * (count + len(p) + 1) + [_I64] * (bases + 4))
     assembly = ir.InlineAsm(
         ir.FunctionType(result, [g.type for g in given]), "\n".join(text), ",".join(constraints), side_effect=True
     )

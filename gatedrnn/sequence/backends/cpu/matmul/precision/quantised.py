@@ -121,9 +121,9 @@ def _one(A, M, P, piece, C, N, add, room, unit, work):
             configure(r1 - r0)
             a, c = A.at + (r0 * A.ld + k0), C.at + r0 * C.ld
             if whole_panel:
-                tile(r1 - r0, a, A.ld, wide, k1 - k0, c, C.ld, more)
+                tile(r1 - r0, a, A.ld, wide, k1 - k0, c, C.ld, more, wide, 0)
             else:
-                tile(r1 - r0, a, A.ld, wide, k1 - k0, edge, panel, 0)
+                tile(r1 - r0, a, A.ld, wide, k1 - k0, edge, panel, 0, wide, 0)
                 copy_edge(edge, c, C.ld, r1 - r0, N, panel, more)
 
 
