@@ -2,8 +2,8 @@
 
 P is one packed panel: K rows of NR consecutive elements, 64-byte aligned. A is read at (row stride, 1), or from a strip: K rows
 of MR consecutive reals (the transposed product's form). Exactly mr × K elements of A, K × NR of P and mr × NR of C are touched.
-Meanwhile P is fetched some rows ahead; or, with `target.looks_ahead` and a `step`, the lines of C, and `step` elements at `next` for
-every row of P: what the next tiles read.
+Meanwhile P is fetched some rows ahead; or, with `target.looks_ahead` and a `step`, the lines of C, and for every row of P `step`
+elements at `next`: what the next tiles read.
 An element is a real, or (`bf16`) a pair of bfloat16 whose two products are summed in float32: by matrix registers (AMX), by
 AVX-512's dot product of pairs, or widened; `split`, on matrix registers alone, reads 16 first parts, then 16 second parts, and
 sums three of their four products. On x86 the loops are assembly: LLVM would hoist an unrolled loop's loads, and spill.
