@@ -187,7 +187,12 @@ def _pack_strip(A, lda, K, columns, tall, S, sums):
     for j in range(0, columns, W):
         n = min(W, columns - j)
         total = load(sums + j, n)
-        for k in range(K):
+        over = K - 1 if columns <= W else 0  # rows whose store may reach the next one, which is written after: no mask
+        for k in range(over):
+            x = load(A + (k * lda + j), n)
+            store(S + k * tall, x, W)
+            total = total + x
+        for k in range(over, K):
             x = load(A + (k * lda + j), n)
             store(S + (k * tall + j), x, n)
             total = total + x
