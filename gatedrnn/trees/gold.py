@@ -7,7 +7,7 @@ from typing import Any
 from nltk.tree import Tree
 
 from gatedrnn.core.checks import one_of
-from gatedrnn.trees.spans import Span
+from gatedrnn.trees.spans import Span, unescaped
 
 _WORD_TAGS = (
     "CC CD DT EX FW IN JJ JJR JJS LS MD NN NNS NNP NNPS PDT POS PRP PRP$ RB RBR RBS RP SYM TO UH "
@@ -82,7 +82,7 @@ def gold_tree(tree: Tree, words: str = "ptb", cut: Callable[[str], list[str]] | 
             word, tag = terminal
             if keep(word, tag):
                 start = len(kept)
-                kept.extend((piece, tag) for piece in (cut(word) if cut else [word]))
+                kept.extend((piece, tag) for piece in (cut(unescaped(word)) if cut else [word]))
                 found.append((count, tag, (start, len(kept)), False))
                 count += 1
         else:

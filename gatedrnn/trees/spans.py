@@ -36,6 +36,11 @@ class Bracketed:
         return spans_to_tree(self.spans, self.words)
 
 
+def unescaped(word: str) -> str:
+    """A treebank's word as people write it: -LRB- and -RRB- in it are parentheses."""
+    return word.replace("-LRB-", "(").replace("-RRB-", ")")
+
+
 def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> str:
     """One line that nltk.Tree.fromstring and evalb read: `(X (X the cat) sleeps)`.
 

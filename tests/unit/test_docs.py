@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatedrnn.data import Vocabulary
+from gatedrnn.data import Vocabulary, read_treebank
+from gatedrnn.data.characters import character_words
 from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.trees import gold_tree
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(<!-- runnable -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -82,7 +84,18 @@ def test_a_new_language_splits_a_text_into_sentences(tmp_path, monkeypatch):
     nouns = ["Hunde", "Katzen", "Kinder", "Häuser", "Wiesen", "Bäume", "Straßen"]
     text = [f"Dr. Meier sah {a} und {b}. Die {b} sahen {c} an diesem Tag." for a in nouns for b in nouns for c in nouns]
     Path("raw.txt").write_text("\n".join(text * 4), encoding="utf-8")
-    (source,) = blocks("docs/new-language.md")
-    run_blocks([source], "new-language.md")
+    run_blocks(blocks("docs/new-language.md")[:1], "new-language.md")
     found = Path("german/train.txt").read_text(encoding="utf-8").splitlines()
     assert "Die Hunde sahen Katzen an diesem Tag." in found and "Dr. Meier sah Hunde und Katzen." in found
+
+
+def test_a_new_language_without_spaces_keeps_its_words_as_gold_trees(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"第{k}/m 次/q  看/v (报纸)/n 。/w 走/v" for k in range(3000)]
+    Path("199801.txt").write_text("\n".join(lines), encoding="utf-8")
+    run_blocks(blocks("docs/new-language.md")[1:2], "new-language.md")
+    texts = Path("chinese/test.txt").read_text(encoding="utf-8").splitlines()
+    trees = [gold_tree(tree, "alnum", character_words) for tree in read_treebank(Path("chinese/test.trees"))]
+    assert len(texts) == len(trees) == 1000
+    assert {text for text in texts if text != "走"} == {"".join(tree.words) + "。" for tree in trees if len(tree) > 1}
+    assert {tree.labelled[-1][0] for tree in trees if len(tree) > 1} == {"n"}
