@@ -61,8 +61,10 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
     Raises: DataError: something is there, it cannot be written, or the disk is full; nothing is there then that was not before.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if _taken(path):
         raise DataError(str(path), "must be a new or empty folder", "one with files", "Choose another --out")
+    if path.resolve() == Path.cwd():
+        raise DataError(str(path), "must be a new or empty folder", "the current one", "Choose another --out")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(path.parent)
@@ -78,10 +80,17 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
             path.rmdir()
         temporary.replace(path)
     except OSError as error:
+        if _taken(path):
+            raise DataError(str(path), "must stay empty meanwhile", "files of another", "Choose another --out") from error
         raise DataError(str(path), "must be writable", error.strerror or str(error), ROOM) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(descriptor)
+
+
+def _taken(path: Path) -> bool:
+    """Whether something is there that is no empty folder."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def remove_stale(folder: Path) -> None:

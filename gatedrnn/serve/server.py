@@ -81,9 +81,12 @@ def address(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(runs: Mapping[str, Run], limits: Limits, bound: socket.socket) -> Engine:
-    """Serve runs on a socket until Ctrl-C; the engine, which has counted what it was asked for."""
-    server, engine = _server(runs, limits, bound, lambda: None)
+def serve(runs: Mapping[str, Run], limits: Limits, bound: socket.socket, name: str = LOOPBACK) -> Engine:
+    """Serve runs on a socket until Ctrl-C; the engine, which has counted what it was asked for.
+
+    Args: name: of this machine, as requests call it beside its own names.
+    """
+    server, engine = _server(runs, limits, bound, lambda: None, name)
     with suppress(KeyboardInterrupt):  # which the library raises again once it has ended
         server.run(sockets=[bound])
     engine.stop()
@@ -107,10 +110,10 @@ def serving(runs: Mapping[str, Run], limits: Limits | None = None) -> Iterator[t
 
 
 def _server(
-    runs: Mapping[str, Run], limits: Limits, bound: socket.socket, begun: Callable[[], Any]
+    runs: Mapping[str, Run], limits: Limits, bound: socket.socket, begun: Callable[[], Any], name: str = LOOPBACK
 ) -> tuple[_Server, Engine]:
     engine, host = Engine(runs, limits), bound.getsockname()[0]
-    app = Guard(create_app(engine), limits, {*_OWN_NAMES, host} if loopback(host) else None)
+    app = Guard(create_app(engine), limits, {*_OWN_NAMES, host, name.lower()} if loopback(host) else None)
     config = uvicorn.Config(
         app,
         http="h11",

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gatedrnn.core import files
-from gatedrnn.core.errors import ConfigError
-from gatedrnn.core.files import read_yaml, write_text
+from gatedrnn.core.errors import ConfigError, DataError
+from gatedrnn.core.files import read_yaml, write_folder, write_text
 
 ALIASES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
 MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} {{<<: [*a{k - 1}, *a{k - 1}, *a{k - 1}]}}\n" for k in range(1, 40))
@@ -72,3 +72,22 @@ def test_a_folder_is_looked_through_once_for_what_killed_writers_left(tmp_path, 
         write_text(Path(name), "x")
         write_text(tmp_path / "other" / name, "x")
     assert looked == [tmp_path, tmp_path / "other"]
+
+
+def test_a_folder_is_not_written_over_the_current_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="got the current one"):
+        write_folder(Path(), lambda place: None)
+    assert tmp_path.exists() and not list(tmp_path.iterdir())
+
+
+def test_the_loser_of_two_writers_is_told_so(tmp_path):
+    def fill(place):
+        (place / "mine").write_text("")
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "theirs").write_text("")
+
+    with pytest.raises(DataError, match="must stay empty meanwhile; got files of another"):
+        write_folder(tmp_path / "out", fill)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]

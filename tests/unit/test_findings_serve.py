@@ -149,3 +149,11 @@ def test_a_body_that_is_still_coming_when_the_server_ends_is_answered(run, monke
     with client:
         answer = client.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 503 ") and b"the server is shutting down" in answer and b"retry-after" in answer
+
+
+def test_a_server_answers_to_the_name_that_it_was_given():
+    """`serve --host my-laptop` answered 403 to requests for my-laptop."""
+    with server.bind(server.LOOPBACK, 0) as bound:
+        made, engine = server._server({}, Limits(), bound, lambda: None, "My-Laptop")
+        engine.stop()
+    assert {"my-laptop", "localhost", "127.0.0.1"} <= made.config.app._hosts

@@ -42,7 +42,7 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
             print(f"gatedrnn: warning: --host {options.host}: {told}", file=sys.stderr)
         yield {"url": address(bound), "models": list(runs)}
         sys.stdout.flush()
-        engine = serve(runs, options.limits or Limits(), bound)
+        engine = serve(runs, options.limits or Limits(), bound, options.host)
     yield {"completions": engine.completions, "new_tokens": engine.tokens}
 
 
