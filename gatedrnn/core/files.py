@@ -81,7 +81,9 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
         temporary.replace(path)
     except OSError as error:
         if _taken(path):
-            raise DataError(str(path), "must stay empty meanwhile", "files of another", "Choose another --out") from error
+            raise DataError(
+                str(path), "must stay empty meanwhile", "files of another", "Choose another --out"
+            ) from error
         raise DataError(str(path), "must be writable", error.strerror or str(error), ROOM) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gatedrnn.data.prompt import prompt_ids
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import Vocabulary
 
@@ -61,7 +62,7 @@ def align_words(
     for k, (word, space) in enumerate(zip(words, spaces, strict=True), 1):
         spans.append((len(line), len(line) + len(word)))
         line += word + " " * (space and k < len(words))
-    ids, offsets = _tokens(vocabulary, line)
+    ids, offsets = _tokens(vocabulary, line, mapping)
     return Aligned(list(words), ids, _owners(line, spans, offsets))
 
 
@@ -76,7 +77,7 @@ def _owners(line: str, spans: list[tuple[int, int]], offsets: list[tuple[int, in
     return owners
 
 
-def _tokens(vocabulary: Vocabulary, line: str) -> tuple[list[int], list[tuple[int, int]]]:
+def _tokens(vocabulary: Vocabulary, line: str, mapping: str = "exact") -> tuple[list[int], list[tuple[int, int]]]:
     """Ids of a line's tokens, and where in the line each begins and ends."""
     if isinstance(vocabulary.splitter, Subwords):
         return vocabulary.splitter.encode_with_offsets(line)
@@ -85,4 +86,4 @@ def _tokens(vocabulary: Vocabulary, line: str) -> tuple[list[int], list[tuple[in
         start = line.index(token, end)
         end = start + len(token)
         spans.append((start, end))
-    return vocabulary.encode(tokens), spans
+    return prompt_ids(vocabulary, tokens, mapping), spans

@@ -6,10 +6,15 @@ from functools import cache
 
 _MARKED = (*range(0x300, 0x20000), *range(0xE0000, 0xE0200))  # where Unicode has marks
 _JOINERS = "\u200c\u200d"
+INVISIBLE = "\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0001-\U000e007f"
+"""Characters without a shape of their own; joiners among them join what is beside them."""
 
 
 def character_words(line: str) -> list[str]:
-    """The visible characters of a line, each with the combining marks (Unicode's M) and joiners that follow it."""
+    """The visible characters of a line, each with the combining marks (Unicode's M) and joiners that follow it.
+
+    White space and other invisible characters are left out; `<unk>` and `<eos>` are one word each.
+    """
     return _characters().findall(line)
 
 
@@ -22,4 +27,4 @@ def character_words_of_lines(lines: list[str], end: str) -> list[str]:
 @cache
 def _characters(other: str = "") -> re.Pattern[str]:
     marks = "".join(chr(code) for code in _MARKED if unicodedata.category(chr(code))[0] == "M")
-    return re.compile(rf"{other}\S[{marks}{_JOINERS}]*")
+    return re.compile(rf"{other}<unk>|<eos>|[^\s{INVISIBLE}][{marks}{_JOINERS}]*")

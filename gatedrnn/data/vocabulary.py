@@ -142,7 +142,7 @@ class Vocabulary:
         """Ids of words of a text that was prepared in another way than the training text, such as a treebank.
 
         A word is looked up as written (`exact`), then in lower case (`lower`), then, if it holds a digit, as `N`, the word
-        for numbers in the Penn Treebank text (`number`); otherwise it is `<unk>`. With `tokenize: penn`, brackets, quotation
+        for numbers in the Penn Treebank text (`number`; not with `tokenize: characters`, where it is a letter); otherwise it is `<unk>`. With `tokenize: penn`, brackets, quotation
         marks and apostrophes are looked up in its form.
 
         Raises: ArgumentError: the tokens are not words, or not the characters that are words here; an unknown mapping.
@@ -160,7 +160,7 @@ class Vocabulary:
         for form in (word, lower):
             if form in self.ids:
                 return self.ids[form]
-        number = mapping == "number" and any(c.isdigit() for c in word)
+        number = mapping == "number" and self.tokenize != "characters" and any(c.isdigit() for c in word)
         return self.ids.get("N", 0) if number else 0
 
     def _character(self, word: str) -> str:

@@ -11,13 +11,14 @@ from transformers import PreTrainedTokenizerFast
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, UNK
+from gatedrnn.data.characters import INVISIBLE
 from gatedrnn.data.levels import Characters, Words
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import Vocabulary
 
 PAD = "<pad>"
 _SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"  # what str.split() cuts at
-_CHARACTER = "[\\s\\S][\\p{M}\u200c\u200d]*"  # as in gatedrnn/data/characters.py, where no space is left
+_CHARACTER = f"[^{_SPACE[1:-2]}{INVISIBLE}][\\p{{M}}\u200c\u200d]*"  # as in `character_words`
 _LONGEST = 1 << 20  # tokens: there is no longest text
 
 
@@ -72,12 +73,11 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int, tok
 
 def _of_words(vocabulary: Vocabulary) -> Tokenizer:
     made = Tokenizer(models.WordLevel(vocabulary.ids, unk_token=UNK))
-    spaces = pre_tokenizers.Split(Regex(_SPACE), "removed")
     if vocabulary.tokenize == "characters":
-        made.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(_CHARACTER), "isolated")])
+        made.pre_tokenizer = pre_tokenizers.Split(Regex(_CHARACTER), "removed", invert=True)
         made.decoder = decoders.Fuse()
         return made
-    made.pre_tokenizer = spaces
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(_SPACE), "removed")
     made.decoder = decoders.Sequence([decoders.Replace(Regex("^"), " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     return made
 

@@ -35,7 +35,7 @@ def fit_fonts(figure: Figure) -> None:
 
 @cache
 def _warn(letters: str) -> None:
-    advice = "install one such as Noto Sans CJK, or use the SVG, which other programs draw with their own fonts"
+    advice = "install one (Noto has fonts of every script), or use the SVG, which other programs draw with their own"
     warnings.warn(f"no installed font has {letters}, drawn as boxes; {advice}", stacklevel=4)
 
 
@@ -51,4 +51,6 @@ def _installed() -> list[font_manager.FontEntry]:
 
 
 def _letters(path: str) -> set[str]:
-    return {chr(code) for code in font_manager.get_font(path).get_charmap()}
+    with suppress(Exception):  # a font that is gone, or damaged, has none
+        return {chr(code) for code in font_manager.get_font(path).get_charmap()}
+    return set()

@@ -18,6 +18,7 @@ Span = tuple[int, int]
 AGREED, OWN, INK, FAINT = "#0f766e", "#c2410c", "#1f2937", "#9ca3af"
 _SOFT = ("#64748b", "#b45309", "#9ca3af", "#7c3aed", "#cbd5e1")
 _HEAT = 0.95  # inches of a heat map
+_MISSING = "Glyph .* missing from font"  # how matplotlib warns
 _CLEAR = 0.34  # room between a word and the lowest constituent, in levels
 
 
@@ -104,7 +105,9 @@ def curve(epochs: Sequence[int], series: Mapping[str, Sequence[float]]) -> Figur
 def to_svg(figure: Figure) -> str:
     """A figure as an inline SVG element: text as text, reproducible bytes."""
     stream = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gatedrnn", "font.family": "sans-serif"}):
+    style = {"svg.fonttype": "none", "svg.hashsalt": "gatedrnn", "font.family": "sans-serif"}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _MISSING)  # what reads the text has fonts of its own
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = stream.getvalue()
     return text[text.index("<svg") :]
@@ -114,7 +117,7 @@ def save(figure: Figure, path: Path, kind: str | None = None) -> None:
     """Write a figure as PNG, PDF or SVG: `kind`, else by the file's ending."""
     fit_fonts(figure)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # `fit_fonts` has told them all at once
+        warnings.filterwarnings("ignore", _MISSING)  # `fit_fonts` has told them all at once
         figure.savefig(path, dpi=160, facecolor="white", format=kind)
 
 

@@ -210,7 +210,8 @@ class Component(Pipe):
         run = self.run
         if not has_distances(run.model):
             return f"a run of a cell with master gates; got {run.config.model.cell}"
-        return "" if run.vocabulary.level == "word" else f"a run of words; got level {run.vocabulary.level}"
+        words = run.vocabulary
+        return f"a run of words; got {words.level}, tokenize={words.tokenize}" if words.cuts_words else ""
 
 
 def _wrote(path: Path) -> bool:

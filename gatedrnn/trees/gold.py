@@ -64,7 +64,7 @@ def gold_tree(tree: Tree, words: str = "ptb", cut: Callable[[str], list[str]] | 
 
     A terminal's tag is the label of its parent if the parent has no other child, else "". No recursion: any depth.
 
-    Args: cut: the pieces of a kept word, each a word then, and the word a constituent of them labelled by its tag; None for none.
+    Args: cut: the pieces of a kept word, each a word then, and the word a constituent of them labelled by its tag or "word"; None for none.
     Raises: ArgumentError: unknown rule.
     """
     keep = keep_word(words)
@@ -79,11 +79,11 @@ def gold_tree(tree: Tree, words: str = "ptb", cut: Callable[[str], list[str]] | 
             label, start, place = opened.pop()
             found.append((place, label, (start, len(kept)), depth == 0))
         elif (terminal := _terminal(node)) is not None:
-            word, tag = terminal
+            word, tag = (unescaped(terminal[0]), terminal[1]) if cut else terminal
             if keep(word, tag):
                 start = len(kept)
-                kept.extend((piece, tag) for piece in (cut(unescaped(word)) if cut else [word]))
-                found.append((count, tag, (start, len(kept)), False))
+                kept.extend((piece, tag) for piece in (cut(word) if cut else [word]))
+                found.append((count, tag or "word", (start, len(kept)), depth == 0))
                 count += 1
         else:
             opened.append((str(node.label()), len(kept), count))

@@ -10,6 +10,7 @@ from terminal import fails, works
 import gatedrnn
 from gatedrnn.data import DataConfig, Vocabulary, align_words
 from gatedrnn.data.characters import character_words
+from gatedrnn.studies.syntax.evaluation import sentence_ids
 from gatedrnn.trees import gold_tree
 
 TEXT = ["老人坐在公园里看报纸。", "两个孩子在花园里玩。", "ภาษาไทยไม่มีช่องว่าง", "हिन्दी में लिखो (5)"]
@@ -39,7 +40,9 @@ def test_marks_belong_to_their_character_and_spaces_to_none():
     assert character_words("ไม่มี") == ["ไ", "ม่", "มี"]
     assert character_words("e\u0301a \u0301x") == ["e\u0301", "a", "\u0301", "x"]
     assert character_words("🙂\ufe0fa") == ["🙂\ufe0f", "a"]
-    assert character_words(" \u3000\x1c") == character_words("") == []
+    assert character_words(" \u3000\x1c") == character_words("\u200b\ufeff\u200d") == character_words("") == []
+    assert character_words("\ufeffกข\u200bคง") == ["ก", "ข", "ค", "ง"]
+    assert character_words("老<unk>人 <eos><u") == ["老", "<unk>", "人", "<eos>", "<", "u"]
 
 
 def test_text_in_bulk_is_the_text_line_by_line():
@@ -80,6 +83,22 @@ def test_a_word_of_several_characters_is_a_constituent_of_them():
     assert gold.spans == {(0, 2), (2, 5), (3, 5), (0, 5)}
     assert gold.labelled == (("S", (0, 5)), ("NP", (0, 2)), ("NN", (0, 2)), ("VP", (2, 5)), ("NN", (3, 5)))
     assert gold_tree(tree, "alnum").words == ("老人", "坐", "报纸")
+
+
+def test_parentheses_of_a_treebank_are_those_of_the_text():
+    tree = Tree.fromstring("(S (NP (-LRB- -LRB-) (NN 老人) (-RRB- -RRB-)) (VP (VV 坐) 公园 (X a-LRB-b)))")
+    gold = gold_tree(tree, "alnum", character_words)
+    assert gold.words == ("老", "人", "坐", "公", "园", "a", "(", "b")
+    assert [label for label, _ in gold.labelled] == ["S", "NP", "NN", "VP", "word", "X"]
+    assert gold_tree(Tree.fromstring("(TOP 孩子)"), "alnum", character_words).whole_below_root == 0
+
+
+def test_words_are_looked_up_alike_wherever_they_come_from():
+    vocabulary = Vocabulary.learn([["Nb老人" * 3]], DataConfig(tokenize="characters", min_count=1))
+    assert vocabulary.encode_foreign(list("7٣B"), "number") == [0, 0, vocabulary.ids["b"]]
+    assert align_words(vocabulary, ["B7"], [False], "number").ids == [vocabulary.ids["b"], 0]
+    assert sentence_ids(vocabulary, "B 7", "number") == [vocabulary.ids["b"], 0]
+    assert sentence_ids(vocabulary, "B 7", "exact") == [0, 0]
 
 
 def test_runs_that_read_otherwise_are_not_scored_together(folder):
@@ -124,7 +143,7 @@ def test_a_transformers_tokenizer_cuts_likewise_and_comes_back(folder, tmp_path)
 
     run = gatedrnn.load_run(folder / "run")
     tokenizer = tokenizer_of(run.vocabulary)
-    for line in [*TEXT, "老人 \u0301坐", "🙂\u200d在", ""]:
+    for line in [*TEXT, "老人 \u0301坐", "🙂\u200d在", "\ufeff老\u200b人\u200d", "\u200d老<unk>人", ""]:
         expected = [1, *run.vocabulary.encode(run.vocabulary.tokens(line))]
         assert tokenizer(line)["input_ids"] == expected, line
         known = [i for i in expected[1:] if i]

@@ -195,7 +195,7 @@ def _threads(run: Any, layer: Any, x: Any, hx: Any, keywords: Any, leaves: Any, 
                 with torch.no_grad():
                     p.copy_(clone)
     for one in team:
-        one.join(20)
+        one.join(90)  # PyTorch on meta takes 25 s on one core
         if one.is_alive():
             raise Finding("hang", "a thread that infers does not end")
     values = run.read(layer(x, hx, **keywords))

@@ -257,3 +257,18 @@ def test_letters_that_no_font_has_are_told_in_one_line_and_once(tmp_path, recwar
         save(tree_and_gates(["a", "\U00012345"], [], [(0, 2)], {}), tmp_path / f"a.{kind}")
     told = [str(each.message) for each in recwarn.list if "no installed font has" in str(each.message)]
     assert len(told) == len(recwarn.list) <= 1  # none where a font of cuneiform is installed
+
+
+def test_fonts_that_are_gone_are_passed_over(tmp_path, monkeypatch):
+    import gatedrnn.plots.fonts as fonts
+
+    gone = fonts.font_manager.FontEntry(
+        fname=str(tmp_path / "gone.ttf"), name="A gone font", style="normal", weight=400
+    )
+    monkeypatch.setattr(fonts.font_manager.fontManager, "ttflist", [gone, *fonts.font_manager.fontManager.ttflist])
+    save(tree_and_gates(["the", "ᶁog"], [], [(0, 2)], {}), tmp_path / "a.png")
+
+
+def test_an_svg_warns_of_no_letter(recwarn):
+    to_svg(tree_and_gates(["a", "\U00012345"], [], [(0, 2)], {}))
+    assert not recwarn.list

@@ -29,6 +29,7 @@ LINES = [
     "<unk> the <eos> cat<eos>sleeps <unk><unk>",
     "🙂👩‍👩‍👧 e\u0301 (a) [b] \\ \u3000wide",
     "a    b     c  ",
+    "กข\u200bคง \u200dx \u2066b\u2069 ไม่มี \U000e0067",
     "$5.00 1,234.5 www.example.org/?q=1 __init__ 12th ٣٤ Ⅷ",
 ]
 HARNESS = """

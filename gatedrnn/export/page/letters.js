@@ -9,7 +9,8 @@ const DIGIT = new RegExp(
   "u",
 );
 const WORD = new RegExp(`[^${SPACE}]+`, "gu");
-const VISIBLE = new RegExp(`[^${SPACE}][\\p{M}\\u200c\\u200d]*`, "gu");
+const INVISIBLE = "\\xad\\u061c\\u180e\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufeff\\u{e0001}-\\u{e007f}";
+const VISIBLE = new RegExp(`<unk>|<eos>|[^${SPACE}${INVISIBLE}][\\p{M}\\u200c\\u200d]*`, "gu");
 const BLANK = new RegExp(`^[${SPACE}]*$`, "u");
 
 /** Whether a text is white space alone. */

@@ -33,7 +33,8 @@ export function lookUp(vocabulary, word, mapping) {
   if (found !== undefined || mapping === "exact") return found ?? UNK;
   const lower = vocabulary.ids.get(word.toLowerCase());
   if (lower !== undefined || mapping === "lower") return lower ?? UNK;
-  return (Array.from(word).some(isDigit) ? vocabulary.ids.get("N") : undefined) ?? UNK;
+  const number = vocabulary.tokenize !== "characters" && Array.from(word).some(isDigit);
+  return (number ? vocabulary.ids.get("N") : undefined) ?? UNK;
 }
 
 /** Readable text of tokens, a new line at each <eos>. */

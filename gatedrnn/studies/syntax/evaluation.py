@@ -8,6 +8,7 @@ from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, MinimalPair, Vocabulary
 from gatedrnn.data.penn import penn_words
+from gatedrnn.data.prompt import prompt_ids
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.syntax.pairs import log_probabilities, next_word_log_probabilities
 
@@ -98,7 +99,7 @@ def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> 
     punctuation that the vocabulary lacks is left out. Characters and subwords are the vocabulary's own.
     """
     if vocabulary.cuts_words:
-        return vocabulary.encode(vocabulary.tokens(text))
+        return prompt_ids(vocabulary, vocabulary.tokens(text), mapping)
     return vocabulary.encode_foreign([word for word in penn_words(text) if counts(vocabulary, word)], mapping)
 
 

@@ -150,7 +150,7 @@ def _tokens(vocabulary: Vocabulary, regions: Sequence[str], mapping: str) -> tup
         kept = [k for k, word in enumerate(words) if counts(vocabulary, word)]
         ids, owners = vocabulary.encode_foreign([words[k] for k in kept], mapping), [owners[k] for k in kept]
     else:
-        aligned = align_words(vocabulary, text.split(), [True] * len(text.split()))
+        aligned = align_words(vocabulary, text.split(), [True] * len(text.split()), mapping)
         ids, owners = aligned.ids, aligned.owners
     return (
         ids,
