@@ -142,8 +142,8 @@ class Vocabulary:
         """Ids of words of a text that was prepared in another way than the training text, such as a treebank.
 
         A word is looked up as written (`exact`), then in lower case (`lower`), then, if it holds a digit, as `N`, the word
-        for numbers in the Penn Treebank text (`number`; not with `tokenize: characters`, where it is a letter); otherwise it is `<unk>`. With `tokenize: penn`, brackets, quotation
-        marks and apostrophes are looked up in its form.
+        for numbers in the Penn Treebank text (`number`; with `tokenize: characters` N is a letter); otherwise it is `<unk>`. With
+        `tokenize: penn`, brackets, quotation marks and apostrophes are looked up in its form.
 
         Raises: ArgumentError: the tokens are not words, or not the characters that are words here; an unknown mapping.
         """

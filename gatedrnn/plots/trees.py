@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -105,7 +106,7 @@ def curve(epochs: Sequence[int], series: Mapping[str, Sequence[float]]) -> Figur
 def to_svg(figure: Figure) -> str:
     """A figure as an inline SVG element: text as text, reproducible bytes."""
     stream = io.StringIO()
-    style = {"svg.fonttype": "none", "svg.hashsalt": "gatedrnn", "font.family": "sans-serif"}
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "gatedrnn", "font.family": "sans-serif"}
     with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # what reads the text has fonts of its own
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)

@@ -64,7 +64,7 @@ def gold_tree(tree: Tree, words: str = "ptb", cut: Callable[[str], list[str]] | 
 
     A terminal's tag is the label of its parent if the parent has no other child, else "". No recursion: any depth.
 
-    Args: cut: the pieces of a kept word, each a word then, and the word a constituent of them labelled by its tag or "word"; None for none.
+    Args: cut: the pieces of a kept word: each is a word then, and they are a constituent labelled by its tag, or "word".
     Raises: ArgumentError: unknown rule.
     """
     keep = keep_word(words)
