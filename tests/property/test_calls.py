@@ -71,6 +71,7 @@ CASES = {
     "a packed input of a tensor subclass": Case(1, (Call(strides="two_tensor", mode="grad", layout="packed_sorted"),)),
     "torch.func.grad of pruned weights": Case(1, (Change("prune_all"), Call(wrap="func_grad", mode="grad"))),
     "a parametrisation that PyTorch has not": Case(1, (Change("orthogonal"), AGAIN), dtype="float16"),
+    "an infinite master gate of one chunk": Case(1, (Change("inf_weight", 2), Call()), cell="onlstm", hidden=1),
     "a chaotic recurrence": Case(
         1, (Change("functional_edit", 1), Call(steps=70)), cell="rnn", hidden=257, dtype="float64"
     ),

@@ -86,8 +86,9 @@ def one_hot(p, target, N):
 @njit
 def scan_below(x, target, N):
     """Σ x_j, j ≤ k."""
-    whole = x[0] * 0
-    for k in range(N):
+    whole = x[0]
+    target[0] = whole
+    for k in range(1, N):
         whole += x[k]
         target[k] = whole
 
@@ -95,8 +96,9 @@ def scan_below(x, target, N):
 @njit
 def scan_below_others(x, target, N):
     """Σ x_j, j < k."""
-    whole = x[0] * 0
-    for k in range(N):
+    whole = x[0]
+    target[0] = 0.0
+    for k in range(1, N):
         value = x[k]
         target[k] = whole
         whole += value
@@ -105,8 +107,9 @@ def scan_below_others(x, target, N):
 @njit
 def scan_above(x, target, N):
     """Σ x_j, j ≥ k."""
-    whole = x[0] * 0
-    for k in range(N - 1, -1, -1):
+    whole = x[N - 1]
+    target[N - 1] = whole
+    for k in range(N - 2, -1, -1):
         whole += x[k]
         target[k] = whole
 
@@ -114,8 +117,9 @@ def scan_above(x, target, N):
 @njit
 def scan_above_others(x, target, N):
     """Σ x_j, j > k."""
-    whole = x[0] * 0
-    for k in range(N - 1, -1, -1):
+    whole = x[N - 1]
+    target[N - 1] = 0.0
+    for k in range(N - 2, -1, -1):
         value = x[k]
         target[k] = whole
         whole += value
