@@ -211,7 +211,9 @@ class Component(Pipe):
         if not has_distances(run.model):
             return f"a run of a cell with master gates; got {run.config.model.cell}"
         words = run.vocabulary
-        return f"a run of words; got {words.level}, tokenize={words.tokenize}" if words.cuts_words else ""
+        if not words.cuts_words:
+            return ""
+        return f"a run of words; got {f'level {words.level}' if words.level != 'word' else 'one of characters'}"
 
 
 def _wrote(path: Path) -> bool:

@@ -531,7 +531,7 @@ class TestCommand:
         for file in (levels / "lstm").iterdir():
             if file.is_file():
                 shutil.copy(file, tmp_path / "run")
-        monkeypatch.setattr(server, "serve", lambda runs, limits, bound: Engine(runs, limits))
+        monkeypatch.setattr(server, "serve", lambda runs, limits, bound, name: Engine(runs, limits))
         code, out, err = call(
             "serve", levels / "run", tmp_path / "run", levels / "char", "--host", "0.0.0.0", "--port", 0
         )

@@ -168,7 +168,7 @@ class TestVocabulary:
     def test_an_unknown_setting_in_the_file_is_refused(self, tmp_path):
         path = tmp_path / "vocabulary.json"
         path.write_text('{"level": "word", "tokenize": "pen", "words": ["<unk>", "<eos>"]}')
-        with pytest.raises(DataError, match="must be one of none, penn; got 'pen'"):
+        with pytest.raises(DataError, match="must be one of none, penn, characters; got 'pen'"):
             Vocabulary.load(path)
 
 
@@ -187,7 +187,7 @@ def test_the_cache_of_tokens_is_made_again_for_another_setting(tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"tokenize": "pen"}, "data.tokenize: must be one of none, penn; got 'pen'. Did you mean 'penn'?"),
+        ({"tokenize": "pen"}, "data.tokenize: must be one of none, penn, characters; got 'pen'. Did you mean 'penn'?"),
         (
             {"tokenize": "penn", "level": "char"},
             "data.tokenize: works only at level word; got tokenize=penn with level=char",
