@@ -164,8 +164,6 @@ def own_cell():
 
 REFUSED = {
     "own cell": (lambda: Recurrent(own_cell(), D, H), "the operation sort"),
-    "float16": (lambda: Recurrent("lstm", D, H, dtype=torch.float16), "torch.float16"),
-    "bfloat16": (lambda: Recurrent("gru", D, H, dtype=torch.bfloat16), "torch.bfloat16"),
     "meta": (lambda: Recurrent("lstm", D, H, device="meta"), "meta"),
 }
 

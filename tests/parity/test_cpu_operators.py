@@ -236,12 +236,50 @@ def test_bfloat16_products_on_every_target(name, monkeypatch):
     check_bfloat16(make("lstm", 40, 35, bidirectional=True, dtype=torch.float32), [(6, 33), (5, 3), (5, 1), (3, 1)])
 
 
+@pytest.mark.parametrize("name", targets())
+@pytest.mark.parametrize("size", [1, 2, 7, 33])
+def test_bfloat16_weights_are_read_as_they_lie_on_every_target(name, size, monkeypatch):
+    monkeypatch.setenv("GATEDRNN_CPU", name)
+    layer = make("lstm", 45, 35, dtype=torch.bfloat16, gates=Gates(evaluation_temperature=0.5))
+    wide = copy.deepcopy(layer).float()
+    x, states = inputs_for(layer, 1, size)
+    for weight in layer.parameters():
+        weight.requires_grad_(False)
+    found, finals = call(layer, x, states)
+    expected, others = call(wide, x.float(), [state.float() for state in states])
+    for ours, theirs in zip((found, *finals), (expected, *others), strict=True):
+        torch.testing.assert_close(ours, theirs.bfloat16(), rtol=2**-8, atol=1e-6)
+
+
 def test_autocast_takes_bfloat16_input():
     layer = make("lstm", dtype=torch.float32)
     x, states = inputs_for(layer)
     x = x.bfloat16()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(call(layer, x, states)[0], call(layer, x.float(), states)[0])
+
+
+@every_cell
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_layer_in_a_half_type_is_as_exact_as_the_reference_and_keeps_its_type(variant, dtype):
+    layer = make(variant, 40, 36, 2, bidirectional=True, dtype=dtype)
+    exact = copy.deepcopy(layer).double()
+    for steps, size, lengths in (
+        (6, 33, None),
+        (T, B, RAGGED[B]),
+        (1, 1, None),
+    ):  # multiplied in bfloat16 where quick; as is
+        x, states = inputs_for(layer, steps, size)
+        doubles = [state.double() for state in states]
+        expected = measure(exact, "reference", x.double(), doubles, lengths=lengths)
+        theirs = measure(layer, "reference", x, states, lengths=lengths)
+        ours = measure(layer, "cpu", x, states, lengths=lengths)
+        for name, value in expected.items():
+            assert ours[name].dtype == theirs[name].dtype == dtype
+            allowed = 1.5 * (theirs[name] - value).norm() + 4 * torch.finfo(dtype).eps * value.norm()
+            assert (ours[name] - value).norm() <= allowed, name
+        with torch.no_grad():
+            assert torch.equal(call(layer, x, states, lengths=lengths)[0], ours["output"])
 
 
 def test_autocast_to_float16_is_pytorch_s(monkeypatch):

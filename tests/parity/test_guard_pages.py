@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SIDES = ("end", "begin")
 PAGE, LINE, NO_ACCESS = 4096, 64, 0
 ON_A_LINE = ("PW", "PU")  # tables of small forms
-OTHERS = {"loss", "noise", "compressed", "bfloat16 products"}
+OTHERS = {"loss", "noise", "compressed", "bfloat16 products", "bfloat16 weights"}
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mmap and mprotect as Linux has them")
 
 
@@ -246,7 +246,16 @@ def _bfloat16_products():
         yield run
 
 
+def _bfloat16_weights():
+    for variant in VARIANTS:
+        layer = make(variant, 13, 15, dtype=torch.bfloat16)
+        for size in (1, 3):
+            x, states = inputs_for(layer, 4, size)
+            yield lambda a=(layer, x, states), n=[2, 4, 3][-size:]: _inferred(*a, n)
+
+
 OTHER_CALLS = {"loss": _loss, "noise": _noise, "compressed": _compressed, "bfloat16 products": _bfloat16_products}
+OTHER_CALLS |= {"bfloat16 weights": _bfloat16_weights}
 
 
 def serve():

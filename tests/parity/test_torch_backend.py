@@ -111,13 +111,15 @@ def test_rounding_that_products_do_not_do_is_known():
 
 
 def test_a_compiler_never_meets_it():
-    layer = make("lstm", D, H, device=DEVICE, backend="auto", dtype=torch.float16)  # on a CPU no kernels of our own
-    x = torch.randn(2, 2, D, device=DEVICE, dtype=torch.float16)
-    request = layer.request(0, x, tuple(torch.zeros(1, 2, H, device=DEVICE, dtype=torch.float16).unbind(0) * 2))
-    assert GPU or backend_for(request) is BACKENDS["torch"]
-    graph = torch.export.export(layer, (x,)).graph
-    assert not any("lstm" in str(node.target) for node in graph.nodes)
-    torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), layer(x))
+    layer = make("lstm", D, H, device=DEVICE, backend="auto", dtype=torch.float32)
+    x = torch.randn(2, 2, D, device=DEVICE)
+    request = layer.request(0, x, tuple(torch.zeros(1, 2, H, device=DEVICE).unbind(0) * 2))
+    with torch.autocast(DEVICE, torch.float16):  # on a CPU no kernels of our own
+        assert GPU or backend_for(request) is BACKENDS["torch"]
+        graph = torch.export.export(layer, (x,)).graph
+        assert not any("lstm" in str(node.target) for node in graph.nodes)
+        found = torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
+        torch.testing.assert_close(found, layer(x), rtol=0, atol=2e-3)
 
 
 def test_other_devices_are_left_to_the_reference():

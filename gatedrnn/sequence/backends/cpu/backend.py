@@ -1,18 +1,20 @@
-"""The `cpu` backend: whole-sequence kernels for every cell, in float32 and float64.
+"""The `cpu` backend: whole-sequence kernels for every cell, in float32 and float64; half types are computed in float32.
 
 Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 """
 
 import functools
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gatedrnn.cells import Spec, Trace
+from gatedrnn.cells import Params, Spec, Trace
 from gatedrnn.sequence import projected
-from gatedrnn.sequence.backends.cpu.availability import unavailable
+from gatedrnn.sequence.backends.cpu.availability import HALVES, unavailable
+from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
 from gatedrnn.sequence.modes import half_products, plain, products, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, recurrent, rotated, starts
@@ -35,7 +37,7 @@ class Cpu:
         if description is None:
             return self._reason(request)
         if description in self._able:
-            return unavailable(request.params.weight_hh)
+            return unavailable(request.params.weight_hh, HALVES)
         reason = self._reason(request)
         if reason is None:
             if len(self._able) >= _MOST_KNOWN:
@@ -59,7 +61,7 @@ class Cpu:
         if request.params.weight_hr is not None:
             return projected.reason(self, request)
         plan = plan_for(request.cell.step, request.spec)
-        return plan if isinstance(plan, str) else unavailable(weight) or request.misfit()
+        return plan if isinstance(plan, str) else unavailable(weight, HALVES) or request.misfit()
 
     def run(self, request: Request) -> Result:
         """Run the operator and lay its results out again."""
@@ -67,15 +69,21 @@ class Cpu:
             return projected.run(self, request)
         plan = plan_for(request.cell.step, request.spec)
         assert isinstance(plan, Plan)
-        p, scale, state, lengths = request.params, request.scale_R, request.state, request.lengths_B
-        dtype, (T, B, _), only_numbers = p.weight_hh.dtype, request.x_TBD.shape, request.only_numbers()
-        weight_ih, weight_hh = p.weight_ih, recurrent(request.spec, p)
+        scale, state, lengths, given = request.scale_R, request.state, request.lengths_B, request.x_TBD.dtype
+        p, (T, B, _), only_numbers = request.params, request.x_TBD.shape, request.only_numbers()
+        weight_ih, weight_hh, half = p.weight_ih, recurrent(request.spec, p), p.weight_hh.dtype in HALVES
+        dtype = torch.float32 if half else p.weight_hh.dtype
+        if half:
+            p = _with_wide_vectors(p)
+            if not only_numbers or given != torch.bfloat16 or T * B > DIRECT_TOKENS:  # else they are read as they lie
+                weight_ih, weight_hh = weight_ih.float(), weight_hh.float()
         if not only_numbers or half_products():  # only plain inference reads small forms
             weight_ih, weight_hh = as_dense(weight_ih), as_dense(weight_hh)
         vectors = [each for each in request.spec.extras if not each.full]  # matrices lie below U
         extras = [p.extras[each.name] for each in vectors]
-        bias = biases(plan, p)
+        bias = _as(biases(plan, p), dtype)
         if scale is not None:
+            scale = _as(scale, dtype)
             extras = [fold_extra(own, request.spec, each, scale) for own, each in zip(extras, vectors, strict=True)]
             scale = in_columns(plan, scale)
             bias = bias * scale
@@ -85,20 +93,21 @@ class Cpu:
         draw = None if draw and draw.distributions else draw
         noise = None if draw else request.drawn_noise(torch.ops.gatedrnn.logistic_noise)
         noise = None if noise is None else rotated(plan, _as(noise, dtype))
-        given = (
+        arguments = (
             _as(request.x_TBD, dtype), weight_ih, weight_hh, bias, scale, extra, h0, c0, noise, *_drawn(plan, draw), lengths,
-            plan.text(), request.reverse, products(B),
+            plan.text(), request.reverse, "bf16" if half and given == torch.bfloat16 else products(B),
         )  # fmt: skip
         if only_numbers:
-            output_TBH, gates, _, h_n, c_n = self._forward(*given, bool(request.return_gates))
+            output_TBH, gates, _, h_n, c_n = self._forward(*arguments, bool(request.return_gates))
         else:
-            output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*given)
+            output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*arguments)
         finals = tuple(
             _as(after, before.dtype) for after, before in zip((h_n, *c_n.split(plan.hidden, 1)), state, strict=False)
         )
         trace = None
         if request.return_gates:
             trace = _laid_out(gates_of(request.spec, starts(plan, request.spec), gates, request.wants), lengths, T, B)
+            trace = {name: _as(gate, given) for name, gate in trace.items()} if half else trace
         return Result(_as(output_TBH, finals[0].dtype), finals, trace)
 
     def prepare(self, requests: Sequence[Request]) -> Any:
@@ -127,7 +136,7 @@ def _stackable(r: Request) -> bool:
     p, dtype = r.params, r.x_TBD.dtype
     if half_products() and (as_dense(p.weight_ih) is not p.weight_ih or as_dense(p.weight_hh) is not p.weight_hh):
         return False
-    return all(tensor.dtype == dtype for tensor in r.tensors())
+    return dtype not in HALVES and all(tensor.dtype == dtype for tensor in r.tensors())
 
 
 def _beside(plan: Plan, states: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
@@ -138,6 +147,12 @@ def _beside(plan: Plan, states: Sequence[Tensor], dtype: torch.dtype) -> Tensor 
         return None
     left = [torch.zeros_like(states[0])] * (plan.cells - len(states))
     return torch.cat([_as(state, dtype) for state in (*states, *left)], 1)
+
+
+def _with_wide_vectors(p: Params) -> Params:
+    """The same with biases and extras in float32."""
+    bias_ih, bias_hh = (None if bias is None else bias.float() for bias in (p.bias_ih, p.bias_hh))
+    return replace(p, bias_ih=bias_ih, bias_hh=bias_hh, extras={name: own.float() for name, own in p.extras.items()})
 
 
 def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -102,11 +102,14 @@ def _compiled(loop: Callable[..., None], direction: str, target: Target, kind: s
 
     real = _real(target, kind)
     small = {"bf16": types.uint32, "split": types.int32, "small": types.uint8}
+    weight = Ptr(types.uint16, target.lanes) if kind == "widened" else real
     packed = Ptr(small[kind], target.lanes) if kind in small else real
-    known = {"int": types.intp, "index": Ptr(types.int64, 1), "real": real, "packed": packed}
+    known = {"int": types.intp, "index": Ptr(types.int64, 1), "real": real, "weight": weight, "packed": packed}
     kinds = [known[each] for each in records.kinds(direction)]
     entry = _entry(loop, direction)
-    return build.compile_entry(entry, kinds, target, tile_module(target, "f32" if kind == "small" else kind))
+    return build.compile_entry(
+        entry, kinds, target, tile_module(target, "f32" if kind in ("small", "widened") else kind)
+    )
 
 
 def _entry(loop: Callable[..., None], direction: str) -> Callable[..., None]:

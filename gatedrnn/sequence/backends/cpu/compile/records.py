@@ -92,7 +92,8 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """Arguments that go together: their names and kinds ("int", "index" for int64s, "real", "packed" as the products'), in order.
+    """Arguments that go together: their names and kinds ("int", "index" for int64s, "real", "weight" for reals or bfloat16,
+    "packed" as the products'), in order.
 
     Args: made: the record's type; text: a line each: name, kind, meaning and shape.
     """
@@ -140,8 +141,8 @@ left        packed of every thread: left factors in the products' precision
 left_size   int    a thread's, in elements
 """
 _WEIGHTS = """
-W           real   [G_x, D]
-U           real   U and the cell's own matrices below it [R, H]
+W           weight [G_x, D]
+U           weight U and the cell's own matrices below it [R, H]
 PW          packed room for W's panels, or the table of its pieces
 PU          packed of U's
 direct_w    int    whether W is read as it lies

@@ -1,5 +1,7 @@
 """Products of a few rows with a weight as it lies: nothing is packed, so that a call reads every weight once and keeps nothing.
 
+The weight is of the type of the rows, or of bfloat16, which is widened as it is read.
+
 A sum runs over K in one order, whatever the number of rows and the thread: a row's result does not depend on its company.
 Dimensions: M rows, N columns (rows of the weight), K inner; ld… the distance between rows.
 """
@@ -75,7 +77,8 @@ def _block(rows: int, columns: int, fetching: bool = False) -> Any:
     def lowering(sig: Any) -> Any:
         def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             a, lda, w, K, scale, scaled, c, ldc, *further = args
-            fe_type, zero = sig.args[0], ir.Constant(context.get_value_type(sig.args[0].vec), None)
+            fe_type, of_weight = sig.args[0], sig.args[2]
+            zero = ir.Constant(context.get_value_type(fe_type.vec), None)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(columns)] for _ in range(rows)]
 
             def row(start: Any, distance: Any, i: int) -> Any:
@@ -89,7 +92,7 @@ def _block(rows: int, columns: int, fetching: bool = False) -> Any:
                     builder.call(fetch, [far, I32(0), I32(3), I32(1)])
                 left = [loaded(context, builder, fe_type, builder.gep(row(a, lda, i), [k]), n) for i in range(rows)]
                 for j in range(columns):
-                    right = loaded(context, builder, fe_type, builder.gep(row(w, K, j), [k]), n)
+                    right = loaded(context, builder, of_weight, builder.gep(row(w, K, j), [k]), n)
                     for x, sums_of_row in zip(left, sums, strict=True):
                         builder.store(fused(builder, x, right, builder.load(sums_of_row[j])), sums_of_row[j])
 

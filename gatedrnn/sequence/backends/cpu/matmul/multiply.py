@@ -13,6 +13,7 @@ from gatedrnn.sequence.backends.cpu.matmul.panels import (
     ceil_div,
     copy_edge,
     depth,
+    of_halves,
     of_parts,
     of_pieces,
     of_reals,
@@ -34,7 +35,7 @@ def pack_transposed(
 ) -> None:
     """Panels first … last − 1 of the transpose of the [N, K] matrix at A, rows ld apart, row `shift` first.
 
-    Column n is multiplied by scale[n] if `scaled`.
+    Column n is multiplied by scale[n] if `scaled`. Weights that lie in bfloat16 are never packed: nothing is done.
     """
 
 
@@ -77,7 +78,7 @@ def _pack_transposed(A, ld, K, N, shift, scale, scaled, P, panel, first, last):
                         store(corner + (k + j) * panel, adjacent(x, y), W)
                     transpose(corner + k * panel, panel, corner + k * panel, panel)
 
-    if of_pieces(P):
+    if of_pieces(P) or of_halves(A):
         return lambda A, ld, K, N, shift, scale, scaled, P, panel, first, last: None
     if of_parts(P):
 

@@ -42,6 +42,11 @@ def of_pieces(P: Any) -> bool:
     return P.real == types.uint8
 
 
+def of_halves(A: Any) -> bool:
+    """Whether a matrix lies in bfloat16."""
+    return A.real == types.uint16
+
+
 def of_parts(P: Any) -> bool:
     """Whether they are of two parts of bfloat16, which make nearly float32."""
     return P.real == types.int32

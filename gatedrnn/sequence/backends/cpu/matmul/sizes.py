@@ -41,8 +41,18 @@ def round_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-KINDS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.int32, "split": torch.int32, "small": torch.uint8}
-"""Kinds of products, and what their packed panels hold: reals, pairs of bfloat16, or bytes."""
+KINDS = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "widened": torch.float32,
+    "bf16": torch.int32,
+    "split": torch.int32,
+}
+KINDS |= {"small": torch.uint8}
+"""Kinds of products, and what their packed panels hold: reals, pairs of bfloat16, or bytes.
+
+"widened": float32, with weights that lie in bfloat16 and are not packed.
+"""
 
 
 def kind_of(dtype: torch.dtype) -> str:

@@ -52,7 +52,8 @@ def forward(
     """A cell over a batch of sequences.
 
     Args:
-        x_TBD, weight_ih, weight_hh: input [T, B, D], W [R, D], U and the cell's own matrices below it [R', H].
+        x_TBD, weight_ih, weight_hh: input [T, B, D], W [R, D], U and the cell's own matrices below it [R', H]; both weights may
+            be bfloat16, for few tokens of float32.
         bias_G: all biases, in the kernel's columns.
         scale_G: what multiplies W x + U h' + b; already in bias_G.
         extra: all extras that are vectors side by side, scaled.
@@ -114,6 +115,8 @@ def kind_for(weight_ih: Tensor, weight_hh: Tensor, products: str, x_TBD: Tensor,
     steps, batch, _ = x_TBD.shape
     if isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight):
         return "small", rank_of(blocks_of(weight_ih), blocks_of(weight_hh))
+    if weight_hh.dtype == torch.bfloat16:
+        return "widened", 0
     read = batch == 1 and steps >= HALF_STEPS and weight_hh.numel() >= READ
     return _kind(products, x_TBD.dtype, target, read), 0
 
@@ -133,7 +136,8 @@ def forward_loop(
     """The loop for so many tokens: whether it reads W and U as they lie or packs them, and the room that it needs."""
     p = Plan.of(plan)
     run = loop("forward", p, D, threads_for(p, N, D, team_size), target, kind, rank)
-    direct_w, direct_u = (False, False) if kind == "small" else direct(T, B, N, half=kind == "bf16")
+    fixed = {"small": (False, False), "widened": (True, True)}
+    direct_w, direct_u = fixed.get(kind) or direct(T, B, N, half=kind == "bf16")
     rooms = {} if keep else {"G": N * run.apart * dtype.itemsize, "cs": N * p.cells * p.hidden * dtype.itemsize}
     if kind != "small":
         packed_w, packed_u = run.forward_room

@@ -24,7 +24,8 @@ class Target:
         assembly: whether it has x86's fused multiply-add.
         half: how bfloat16 is multiplied: "amx" in matrix registers, "dot" by pairs, "wide" as float32.
         quick: whether products of bfloat16 take less time than those of float32.
-        looks_ahead: whether each tile fetches its part of what the next ones read (measured with AVX2 alone), or only its own.
+        looks_ahead: whether each tile fetches its part of what the next ones read, or only its own. Measured on AMD's CPUs
+            (AVX2, AVX-512); Intel's keep their way.
     """
 
     name: str
@@ -54,15 +55,17 @@ def targets() -> dict[str, Target]:
     has = llvm.get_host_cpu_features() if _X86 else {}
     found = []
     if all(has.get(feature) for feature in _AVX512):
-        wide = Target("avx512", 16, 12, 2, "x86-64-v4", "-prefer-256-bit", True)  # LLVM would prefer half registers
+        amd = llvm.get_host_cpu_name().startswith("znver")
+        # LLVM would prefer half registers
+        wide = Target("avx512", 16, 12, 2, "x86-64-v4", "-prefer-256-bit", True, looks_ahead=amd)
         whole = ",+avx512vnni" if has.get("avx512vnni") else ""
         if has.get("amx-bf16") and has.get("amx-tile") and _allow_amx():
             features = f"{wide.features},+amx-tile,+amx-bf16{whole}"
             found.append(replace(wide, name="amx", features=features, half="amx", quick=True))
         if has.get("avx512bf16"):
             features = f"{wide.features},+avx512bf16{whole}"
-            quick = llvm.get_host_cpu_name().startswith("znver")  # on Intel's CPUs they take longer
-            found.append(replace(wide, name="avx512_bf16", features=features, half="dot", quick=quick))
+            # on Intel's CPUs these products take longer than float32's
+            found.append(replace(wide, name="avx512_bf16", features=features, half="dot", quick=amd))
         found.append(wide)
     if has.get("avx2") and has.get("fma"):
         found.append(Target("avx2", 8, 6, 2, "x86-64-v3", "", True, looks_ahead=True))

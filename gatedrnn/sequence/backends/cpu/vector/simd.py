@@ -28,7 +28,8 @@ _CONTRACT = ("contract",)
 
 
 class Ptr(types.Type):
-    """The address of reals, read `lanes` at a time; of pairs of bfloat16, each in a uint32; int64; or bytes (`widening`)."""
+    """The address of reals, read `lanes` at a time; of bfloat16, each in a uint16, read as float32; of pairs of them, each in a
+    uint32; int64; or bytes (`widening`)."""
 
     def __init__(self, real: types.Number, lanes: int) -> None:
         self.real, self.lanes = real, lanes
@@ -37,7 +38,7 @@ class Ptr(types.Type):
     @property
     def vec(self) -> "Vec":
         """What is loaded from it."""
-        return Vec(self.real, self.lanes)
+        return Vec(types.float32 if self.real == types.uint16 else self.real, self.lanes)
 
 
 class Vec(types.Type):
@@ -50,7 +51,7 @@ class Vec(types.Type):
 
 def _real(fe_type: Any) -> ir.Type:
     if isinstance(fe_type.real, types.Integer):
-        return {types.int64: I64, types.uint32: I32, types.int32: I32, types.uint8: ir.IntType(8)}[fe_type.real]
+        return ir.IntType(getattr(fe_type.real, "bitwidth"))  # noqa: B009 - numba gives it no type
     return ir.DoubleType() if fe_type.real == types.float64 else ir.FloatType()
 
 
@@ -178,16 +179,21 @@ def _first(builder: Any, count: Any, lanes: int) -> Any:
 
 def loaded(context: Any, builder: Any, fe_type: Any, p: Any, n: Any) -> Any:
     """What `load` returns, where another function is lowered."""
-    vector = context.get_value_type(fe_type.vec)
-    out = cgutils.alloca_once(builder, vector)
+    narrow = fe_type.real == types.uint16
+    vector = ir.VectorType(_real(fe_type), fe_type.lanes)
+    out, align = cgutils.alloca_once(builder, vector), 2 if narrow else 4
     with builder.if_else(builder.icmp_signed("==", n, I64(fe_type.lanes))) as (whole, part):
         with whole:
-            builder.store(builder.load(builder.bitcast(p, vector.as_pointer()), align=4), out)
+            builder.store(builder.load(builder.bitcast(p, vector.as_pointer()), align=align), out)
         with part:
             mask = _first(builder, n, fe_type.lanes)
             masked = declare(builder, f"llvm.masked.load.{suffix(vector)}.p0", vector, [p.type, I32, mask.type, vector])
-            builder.store(builder.call(masked, [p, I32(4), mask, ir.Constant(vector, None)]), out)
-    return builder.load(out)
+            builder.store(builder.call(masked, [p, I32(align), mask, ir.Constant(vector, None)]), out)
+    if not narrow:
+        return builder.load(out)
+    wide = ir.VectorType(I32, vector.count)
+    bits = builder.shl(builder.zext(builder.load(out), wide), ir.Constant(wide, [16] * vector.count))
+    return builder.bitcast(bits, context.get_value_type(fe_type.vec))
 
 
 @intrinsic
