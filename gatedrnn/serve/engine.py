@@ -3,10 +3,11 @@
 import logging
 import queue
 import threading
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from gatedrnn.core.errors import GatedRNNError
 from gatedrnn.serve.batch import Batch
@@ -15,7 +16,9 @@ from gatedrnn.serve.limits import Limits
 from gatedrnn.serve.rows import Event, Prompt, Ticket
 from gatedrnn.training.run import Run
 
-Result = TypeVar("Result")
+_SLICE = 0.05
+"""Seconds that a job takes from the others at a time, or as many as one of its results needs."""
+_END = object()
 _LOG = logging.getLogger("gatedrnn.serve")
 
 
@@ -74,8 +77,8 @@ class Engine:
         """Let the prompts of a request wait for their turn on a run. Raises: ShutdownError: it was stopped."""
         self._put((name, prompts))
 
-    def submit(self, work: Callable[[], Result]) -> "Future[Result]":
-        """Let `work` be done between two steps; one that is cancelled before its turn is not begun. Raises: as `complete`."""
+    def submit(self, work: Callable[[], Iterable[Any]]) -> "Future[list[Any]]":
+        """Let all that `work` gives be found, a while at a time between steps, until it is cancelled. Raises: as `complete`."""
         job = _Job(work)
         self._put(job)
         return job.future
@@ -90,7 +93,10 @@ class Engine:
         while not self._ending:
             self._receive()
             if self._jobs:
-                self._jobs.popleft().run()
+                if self._jobs[0].advance():
+                    self._jobs.popleft()
+                else:
+                    self._jobs.rotate(-1)  # the next one's turn
             for batch in self._batches.values():
                 if batch.busy:
                     self._advance(batch)
@@ -139,17 +145,32 @@ class Engine:
 
 @final
 class _Job:
-    """Work that is done whole."""
+    """Results to be found one after the other, by turns with what others want."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-        self.future: Future[Any] = Future()
+    def __init__(self, work: Callable[[], Iterable[Any]]) -> None:
+        self._work, self._found = work, []
+        self._left: Iterator[Any] | None = None
+        self.future: Future[list[Any]] = Future()
 
-    def run(self) -> None:
-        """Do it, unless nobody waits any more."""
-        if not self.future.set_running_or_notify_cancel():
-            return
+    def advance(self) -> bool:
+        """Go on for a while. Returns: whether it is over: all is found, something went wrong, or nobody waits any more."""
+        end = time.monotonic() + _SLICE
         try:
-            self.future.set_result(self._work())
-        except Exception as error:
-            self.future.set_exception(error)
+            if self._left is None:
+                self._left = iter(self._work())
+            while not self.future.cancelled():
+                one = next(self._left, _END)
+                if one is _END:
+                    self._answer(lambda: self.future.set_result(self._found))
+                    return True
+                self._found.append(one)
+                if time.monotonic() > end:
+                    return False
+        except Exception as failed:
+            error = failed  # its name ends with this block
+            self._answer(lambda: self.future.set_exception(error))
+        return True
+
+    def _answer(self, tell: Callable[[], None]) -> None:
+        if self.future.set_running_or_notify_cancel():  # no longer to be cancelled
+            tell()

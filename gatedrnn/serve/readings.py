@@ -1,6 +1,6 @@
 """/parse and /surprisal: the records that the commands of these names print, of texts in a request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gatedrnn.serve.http import RefusedError
@@ -17,8 +17,8 @@ from gatedrnn.studies.parsing import (
 )
 from gatedrnn.training.run import Run
 
-Work = Callable[[], list[dict[str, Any]]]
-"""What is left for the model to do."""
+Work = Callable[[], Iterable[dict[str, Any]]]
+"""What is left for the model to do, a record at a time."""
 
 
 def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
@@ -32,7 +32,7 @@ def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
     layer = default_layer(run.model) if body.layer is None else _layer(body.layer)
     how = {"layer": layer, "gate": body.gate or default_gate(run.model)}
     how["algorithm"], how["mapping"] = body.algorithm, body.mapping or run.config.data.mapping
-    return lambda: [parsed.record() | how for parsed in parse_lines(run.model, run.vocabulary, lines, **how)]
+    return lambda: (parsed.record() | how for parsed in parse_lines(run.model, run.vocabulary, lines, **how))
 
 
 def reading(run: Run, body: SurprisalBody, limits: Limits) -> Work:
@@ -45,7 +45,7 @@ def reading(run: Run, body: SurprisalBody, limits: Limits) -> Work:
             break
     _check(total, some, limits)
     how = {"carried": body.carried, "tokens": body.tokens, "layer": _layer(body.layer)}
-    return lambda: list(surprisal_records(run.model, run.vocabulary, lines, **how))
+    return lambda: surprisal_records(run.model, run.vocabulary, lines, **how)
 
 
 def _lines(text: str | list[str]) -> list[str]:

@@ -363,7 +363,7 @@ def test_every_command_has_help(command):
 
 
 def test_help_as_a_program():
-    program = [sys.executable, "-m", "gatedrnn.cli.main", "--help"]
+    program = [sys.executable, "-m", "gatedrnn", "--help"]
     result = subprocess.run(program, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     assert all(f"\n    {name}" in result.stdout for name in ("demo", "train", "parse", "eval-parsing", "explain"))

@@ -452,6 +452,29 @@ class TestLimits:
             assert refused(post(url, "/parse", text="a"), 400, "needs a cell with master gates")
             assert httpx.get(f"{url}/healthz").json() == {"status": "ok", "models": ["lstm"]}
 
+    def test_a_long_reading_and_completions_take_turns(self, runs, levels, tmp_path, monkeypatch):
+        monkeypatch.setattr("gatedrnn.serve.engine._SLICE", 0.001)
+        how = {"text": "the dog sees a cat\n" * 2000, "carried": True}
+        (tmp_path / "text").write_text(how["text"])
+        with limited(runs, prompt_tokens=10**6, seconds=60) as (url, engine), ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(httpx.post, f"{url}/surprisal", json=how, timeout=60)
+            deadline = time.monotonic() + 20
+            while not engine._jobs and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert post(url, prompt="the", max_tokens=3).status_code == 200
+            assert not reading.done()
+            found = reading.result().json()["sentences"]
+            assert found == records("surprisal", levels / "lstm", tmp_path / "text", "--carried")
+
+    def test_a_reading_is_left_when_its_time_is_over(self, runs):
+        with limited(runs, prompt_tokens=10**6, seconds=0.5) as (url, engine):
+            how = {"text": ["the dog sees a cat"] * 20_000, "carried": True}
+            assert refused(httpx.post(f"{url}/surprisal", json=how, timeout=60), 503, "no answer within 0.5 seconds")
+            deadline = time.monotonic() + 2
+            while engine._jobs and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not engine._jobs and post(url, prompt="the", max_tokens=3).status_code == 200
+
     def test_a_client_that_does_not_read(self, runs):
         with limited(runs, new_tokens=10**7, seconds=1) as (url, engine), socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
