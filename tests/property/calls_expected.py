@@ -99,6 +99,10 @@ def compare(
         if n.startswith("gradient") and v.numel() and not v.is_meta
     ]
     largest = max(sizes, default=0.0)
+    overflowing = any(  # a part of a sum may be larger than all of it, and what follows an infinity is NaN
+        v.is_floating_point() and not v.is_meta and bool((v.abs() > torch.finfo(same[n].dtype).max / 64).any())
+        for n, v in exact.items()
+    )
     for name, value in exact.items():
         mine, theirs = found[name], same[name]
         gate = name != "output" and not name.startswith(
@@ -114,6 +118,7 @@ def compare(
         finite = value.isfinite() & theirs.isfinite()
         gradient = name.startswith("gradient")
         bad = (mine.isfinite() != theirs.isfinite()) & (mine.isfinite() != value.isfinite())
+        bad &= not overflowing
         if whole_rows and not gradient:
             bad &= ~(mine.isnan() & theirs.isnan().any(-1, keepdim=True))
         if gradient and ragged:  # the reference's masks multiply NaN by 0
@@ -125,7 +130,7 @@ def compare(
                 f"{name} {at}: {float(mine[tuple(at)])}, not {float(theirs[tuple(at)])}; {int(bad.sum())} of {bad.numel()}",
             )
         nan = ~gradient & (mine.isnan() != theirs.isnan()) & (mine.isnan() != value.isnan()) & ~finite
-        if not gradient and nan.any():
+        if not gradient and not overflowing and nan.any():
             raise Finding("NaN for infinity", name)
         finite &= mine.isfinite()
         if not finite.any():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import llvmlite.binding as llvm
 
@@ -170,20 +170,29 @@ def _object(module: Any, symbol: str, target: Target) -> bytes:
     return machine.emit_object(module)
 
 
+class _Plain:
+    """Numba's colours of a message: none."""
+
+    def __getattr__(self, name: str) -> Callable[[str], str]:
+        return str
+
+
 @contextmanager
 def _as_text(context: Any) -> Iterator[None]:
     """Let Numba neither optimise nor make machine code of each of our functions by itself, where nobody calls it: half the time.
 
+    Nor write messages of what did not fit by means of colorama, where it is there, which takes an eighth of the rest.
     For a thread that holds Numba's lock. What is not ours, and a Numba that keeps such things elsewhere, goes on as always.
     """
-    from numba.core import config
+    from numba.core import config, errors
 
-    settings: Any = config
+    settings, messages = cast(Any, config), cast(Any, errors)
     try:
         from numba import _dynfunc  # type: ignore[attr-defined]
 
         made, level, none = _dynfunc.make_function, settings.OPT, settings._OptLevel(0)
         _ = context.codegen()._engine.add_module, context.codegen()._add_module
+        colours = messages._termcolor_inst
     except (ImportError, AttributeError):
         yield
         return
@@ -198,10 +207,11 @@ def _as_text(context: Any) -> Iterator[None]:
         return made(module, fndesc.qualname.split(".")[-1], "", _NOWHERE, env, (library,))
 
     context.get_executable, codegen._add_module, settings.OPT = get_executable, lambda module: None, none
+    messages._termcolor_inst = _Plain()
     try:
         yield
     finally:
-        settings.OPT = level
+        settings.OPT, messages._termcolor_inst = level, colours
         del context.get_executable, codegen._add_module
 
 
