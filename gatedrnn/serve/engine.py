@@ -18,6 +18,8 @@ from gatedrnn.training.run import Run
 
 _SLICE = 0.05
 """Seconds that a job takes from the others at a time, or as many as one of its results needs."""
+_SHORT = 0.5
+"""Seconds that a job may have taken and still count as a short one."""
 _END = object()
 _LOG = logging.getLogger("gatedrnn.serve")
 
@@ -92,11 +94,9 @@ class Engine:
     def _loop(self) -> None:
         while not self._ending:
             self._receive()
-            if self._jobs:
-                if self._jobs[0].advance():
-                    self._jobs.popleft()
-                else:
-                    self._jobs.rotate(-1)  # the next one's turn
+            for job in self._turns():
+                if job.advance():
+                    self._jobs.remove(job)
             for batch in self._batches.values():
                 if batch.busy:
                     self._advance(batch)
@@ -107,6 +107,11 @@ class Engine:
             self._take(self._inbox.get())
         for job in self._jobs:
             job.future.set_exception(ShutdownError()) if job.future.set_running_or_notify_cancel() else None
+
+    def _turns(self) -> "list[_Job]":
+        """The oldest job, and the oldest short one: that need not wait for long ones, which end one after the other."""
+        short = next((job for job in self._jobs if job.spent < _SHORT), None)
+        return [*dict.fromkeys(job for job in (*list(self._jobs)[:1], short) if job)]
 
     def _receive(self) -> None:
         """Take in what has come; where there is nothing to do, wait for it."""
@@ -150,11 +155,12 @@ class _Job:
     def __init__(self, work: Callable[[], Iterable[Any]]) -> None:
         self._work, self._found = work, []
         self._left: Iterator[Any] | None = None
+        self.spent = 0.0  # seconds so far
         self.future: Future[list[Any]] = Future()
 
     def advance(self) -> bool:
         """Go on for a while. Returns: whether it is over: all is found, something went wrong, or nobody waits any more."""
-        end = time.monotonic() + _SLICE
+        begin = time.monotonic()
         try:
             if self._left is None:
                 self._left = iter(self._work())
@@ -164,11 +170,13 @@ class _Job:
                     self._answer(lambda: self.future.set_result(self._found))
                     return True
                 self._found.append(one)
-                if time.monotonic() > end:
+                if time.monotonic() > begin + _SLICE:
                     return False
         except Exception as failed:
             error = failed  # its name ends with this block
             self._answer(lambda: self.future.set_exception(error))
+        finally:
+            self.spent += time.monotonic() - begin
         return True
 
     def _answer(self, tell: Callable[[], None]) -> None:

@@ -466,6 +466,26 @@ class TestLimits:
             found = reading.result().json()["sentences"]
             assert found == records("surprisal", levels / "lstm", tmp_path / "text", "--carried")
 
+    def test_long_readings_end_one_after_the_other_and_short_ones_before_them(self, runs, monkeypatch):
+        monkeypatch.setattr("gatedrnn.serve.engine._SLICE", 0.002)
+        monkeypatch.setattr("gatedrnn.serve.engine._SHORT", 0.01)
+        engine, ended = Engine({}, Limits()), []
+
+        def reading(count):
+            for k in range(count):
+                time.sleep(0.001)
+                yield k
+
+        engine.start()
+        for name, count in (("one", 300), ("two", 300), ("short", 3)):
+            future = engine.submit(lambda count=count: reading(count))
+            future.add_done_callback(lambda done, name=name: ended.append((name, len(done.result()))))
+        deadline = time.monotonic() + 20
+        while len(ended) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        engine.stop()
+        assert ended == [("short", 3), ("one", 300), ("two", 300)]
+
     def test_a_reading_is_left_when_its_time_is_over(self, runs):
         with limited(runs, prompt_tokens=10**6, seconds=0.5) as (url, engine):
             how = {"text": ["the dog sees a cat"] * 20_000, "carried": True}

@@ -164,6 +164,7 @@ def own_cell():
 
 REFUSED = {
     "own cell": (lambda: Recurrent(own_cell(), D, H), "the operation sort"),
+    "float16": (lambda: Recurrent("lstm", D, H, dtype=torch.float16), "torch.float16"),
     "meta": (lambda: Recurrent("lstm", D, H, device="meta"), "meta"),
 }
 

@@ -260,9 +260,8 @@ def test_autocast_takes_bfloat16_input():
 
 
 @every_cell
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_layer_in_a_half_type_is_as_exact_as_the_reference_and_keeps_its_type(variant, dtype):
-    layer = make(variant, 40, 36, 2, bidirectional=True, dtype=dtype)
+def test_a_layer_in_bfloat16_is_as_exact_as_the_reference_and_keeps_its_type(variant):
+    layer = make(variant, 40, 36, 2, bidirectional=True, dtype=torch.bfloat16)
     exact = copy.deepcopy(layer).double()
     for steps, size, lengths in (
         (6, 33, None),
@@ -275,8 +274,8 @@ def test_a_layer_in_a_half_type_is_as_exact_as_the_reference_and_keeps_its_type(
         theirs = measure(layer, "reference", x, states, lengths=lengths)
         ours = measure(layer, "cpu", x, states, lengths=lengths)
         for name, value in expected.items():
-            assert ours[name].dtype == theirs[name].dtype == dtype
-            allowed = 1.5 * (theirs[name] - value).norm() + 4 * torch.finfo(dtype).eps * value.norm()
+            assert ours[name].dtype == theirs[name].dtype == torch.bfloat16
+            allowed = 1.5 * (theirs[name] - value).norm() + 2**-5 * value.norm()
             assert (ours[name] - value).norm() <= allowed, name
         with torch.no_grad():
             assert torch.equal(call(layer, x, states, lengths=lengths)[0], ours["output"])

@@ -9,10 +9,8 @@ from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.sequence.backends.cpu.compile import sources
 from gatedrnn.sequence.backends.cpu.runtime.once import once
 
-HALVES = (torch.bfloat16, torch.float16)
 
-
-def unavailable(like: Tensor, more: tuple[torch.dtype, ...] = ()) -> str | None:
+def unavailable(like: Tensor, *more: torch.dtype) -> str | None:
     """None, or why there are no kernels for tensors such as `like`, of float32, float64 or a type of `more`, in this process."""
     if not like.is_cpu:
         return f"tensors are on {like.device}"

@@ -1,4 +1,4 @@
-"""The `cpu` backend: whole-sequence kernels for every cell, in float32 and float64; half types are computed in float32.
+"""The `cpu` backend: whole-sequence kernels for every cell, in float32 and float64; layers in bfloat16 are computed in float32.
 
 Dimensions: T time, B batch, N tokens (packed), D input, H hidden.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gatedrnn.cells import Params, Spec, Trace
 from gatedrnn.sequence import projected
-from gatedrnn.sequence.backends.cpu.availability import HALVES, unavailable
+from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
 from gatedrnn.sequence.modes import half_products, plain, products, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
@@ -37,7 +37,7 @@ class Cpu:
         if description is None:
             return self._reason(request)
         if description in self._able:
-            return unavailable(request.params.weight_hh, HALVES)
+            return unavailable(request.params.weight_hh, torch.bfloat16)
         reason = self._reason(request)
         if reason is None:
             if len(self._able) >= _MOST_KNOWN:
@@ -61,7 +61,7 @@ class Cpu:
         if request.params.weight_hr is not None:
             return projected.reason(self, request)
         plan = plan_for(request.cell.step, request.spec)
-        return plan if isinstance(plan, str) else unavailable(weight, HALVES) or request.misfit()
+        return plan if isinstance(plan, str) else unavailable(weight, torch.bfloat16) or request.misfit()
 
     def run(self, request: Request) -> Result:
         """Run the operator and lay its results out again."""
@@ -71,11 +71,11 @@ class Cpu:
         assert isinstance(plan, Plan)
         scale, state, lengths, given = request.scale_R, request.state, request.lengths_B, request.x_TBD.dtype
         p, (T, B, _), only_numbers = request.params, request.x_TBD.shape, request.only_numbers()
-        weight_ih, weight_hh, half = p.weight_ih, recurrent(request.spec, p), p.weight_hh.dtype in HALVES
+        weight_ih, weight_hh, half = p.weight_ih, recurrent(request.spec, p), p.weight_hh.dtype == torch.bfloat16
         dtype = torch.float32 if half else p.weight_hh.dtype
         if half:
             p = _with_wide_vectors(p)
-            if not only_numbers or given != torch.bfloat16 or T * B > DIRECT_TOKENS:  # else they are read as they lie
+            if not only_numbers or T * B > DIRECT_TOKENS:  # else they are read as they lie
                 weight_ih, weight_hh = weight_ih.float(), weight_hh.float()
         if not only_numbers or half_products():  # only plain inference reads small forms
             weight_ih, weight_hh = as_dense(weight_ih), as_dense(weight_hh)
@@ -95,7 +95,7 @@ class Cpu:
         noise = None if noise is None else rotated(plan, _as(noise, dtype))
         arguments = (
             _as(request.x_TBD, dtype), weight_ih, weight_hh, bias, scale, extra, h0, c0, noise, *_drawn(plan, draw), lengths,
-            plan.text(), request.reverse, "bf16" if half and given == torch.bfloat16 else products(B),
+            plan.text(), request.reverse, "bf16" if half else products(B),
         )  # fmt: skip
         if only_numbers:
             output_TBH, gates, _, h_n, c_n = self._forward(*arguments, bool(request.return_gates))
@@ -136,7 +136,7 @@ def _stackable(r: Request) -> bool:
     p, dtype = r.params, r.x_TBD.dtype
     if half_products() and (as_dense(p.weight_ih) is not p.weight_ih or as_dense(p.weight_hh) is not p.weight_hh):
         return False
-    return dtype not in HALVES and all(tensor.dtype == dtype for tensor in r.tensors())
+    return dtype != torch.bfloat16 and all(tensor.dtype == dtype for tensor in r.tensors())
 
 
 def _beside(plan: Plan, states: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
