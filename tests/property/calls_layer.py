@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from gatedrnn.core.errors import GatedRNNError
 
-from .calls import Call, Case, Change
+from .calls import SLOW_WRAPS, Call, Case, Change
 from .calls_bench import Bench
 from .calls_change import change
 from .calls_expected import compare, expected, expected_gradients, precision, refusal_is_fair, weights_of
@@ -157,6 +157,8 @@ def run_call(bench: Bench, call: Call) -> None:
     if fault is not None:
         if call.strides == "two_tensor" or bench.lenient == "subclass" or call.noise == "drawn64":
             return
+        if call.wrong.startswith("lengths") and call.wrap in SLOW_WRAPS and bench.dtype == torch.float16:
+            return  # the reference's graph has no operator that checks them: beyond T is T
         raise Finding("accepted what the reference refuses", f"{call.wrong or call.wrap}: {where(fault)}")
     exact = expected(run, torch.float64, weights)
     exact, same = expected_gradients(run, exact, weights), expected_gradients(run, same, weights)
