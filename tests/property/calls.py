@@ -290,6 +290,8 @@ def _call(pick: Pick, case: Case, large: bool, compiled: bool = False) -> Call:
         call = replace(call, wrap="checkpoint")
     if compiled and pick((0, 1)):
         call = replace(call, wrap=pick(SLOW_WRAPS))
+    if call.wrap == "compile_inductor" and "neg" in (call.strides, call.state_strides):
+        call = replace(call, wrap="compile")  # PyTorch's Inductor drops the sign, of t + 1 too
     return call
 
 
