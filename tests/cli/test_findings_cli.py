@@ -38,11 +38,11 @@ def test_an_empty_line_counts_against_the_limits_of_a_server(work, empty_lines):
     run = load_run(work / "run")
     run = replace(run, config=replace(run.config, data=replace(run.config.data, empty_lines=empty_lines)))
     text, limits = "the pilot\n" + "\n" * 20, Limits(prompt_tokens=20)
-    assert len(parsing(run, ParseBody(text=text), Limits())()) == 21
+    assert len(list(parsing(run, ParseBody(text=text), Limits())())) == 21
     with pytest.raises(RefusedError, match="must be at most 20 tokens in one request; got 22 or more"):
         parsing(run, ParseBody(text=text), limits)
     if empty_lines == "skip":
-        assert len(reading(run, SurprisalBody(text=text), limits)()) == 1
+        assert len(list(reading(run, SurprisalBody(text=text), limits)())) == 1
         return
     with pytest.raises(RefusedError, match="must be at most 20 tokens in one request; got 21 or more"):
         reading(run, SurprisalBody(text=text), limits)

@@ -239,7 +239,7 @@ def test_an_upgrade_while_code_is_compiled_keeps_it_out_of_the_cache(cache, upgr
 def test_what_a_loop_is_called_with_has_one_name_and_kind_each(loop):
     names = records.names(loop)
     assert len(set(names)) == len(names) == len(records.kinds(loop))
-    assert set(records.kinds(loop)) <= {"int", "index", "real", "packed"}
+    assert set(records.kinds(loop)) <= {"int", "index", "real", "weight", "packed"}
 
 
 # What may be missing.

@@ -53,7 +53,7 @@ def post(client, url, path="/v1/completions", **body):
 @pytest.mark.parametrize("stream", [False, True])
 def test_requests_that_come_together_do_not_pass_the_limit_together(run, stream):
     body = {"max_tokens": 10**6, "ignore_eos": True, "n": 4, "stream": stream}
-    limits = Limits(waiting=4, rows=4, choices=4, new_tokens=10**6, seconds=1)
+    limits = Limits(waiting=4, rows=4, choices=4, new_tokens=10**6, seconds=4)  # in which all have come
     client = httpx.Client(timeout=30, trust_env=False, limits=httpx.Limits(max_connections=None))
     with client, serving({"run": run}, limits) as (url, engine), ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(lambda _: post(client, url, **body), range(40)))
