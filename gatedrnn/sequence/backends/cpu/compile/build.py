@@ -181,7 +181,7 @@ class _Plain:
 def _as_text(context: Any) -> Iterator[None]:
     """Let Numba neither optimise nor make machine code of each of our functions by itself, where nobody calls it: half the time.
 
-    Nor write messages of what did not fit by means of colorama, where it is there, which takes an eighth of the rest.
+    Nor write messages of what did not fit by means of colorama, where it is there: that takes a twentieth of the rest, and more.
     For a thread that holds Numba's lock. What is not ours, and a Numba that keeps such things elsewhere, goes on as always.
     """
     from numba.core import config, errors
