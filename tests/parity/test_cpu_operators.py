@@ -263,11 +263,7 @@ def test_autocast_takes_bfloat16_input():
 def test_a_layer_in_bfloat16_is_as_exact_as_the_reference_and_keeps_its_type(variant):
     layer = make(variant, 40, 36, 2, bidirectional=True, dtype=torch.bfloat16)
     exact = copy.deepcopy(layer).double()
-    for steps, size, lengths in (
-        (6, 33, None),
-        (T, B, RAGGED[B]),
-        (1, 1, None),
-    ):  # multiplied in bfloat16 where quick; as is
+    for steps, size, lengths in ((6, 33, None), (T, B, RAGGED[B]), (1, 1, None)):
         x, states = inputs_for(layer, steps, size)
         doubles = [state.double() for state in states]
         expected = measure(exact, "reference", x.double(), doubles, lengths=lengths)
@@ -275,7 +271,7 @@ def test_a_layer_in_bfloat16_is_as_exact_as_the_reference_and_keeps_its_type(var
         ours = measure(layer, "cpu", x, states, lengths=lengths)
         for name, value in expected.items():
             assert ours[name].dtype == theirs[name].dtype == torch.bfloat16
-            allowed = 1.5 * (theirs[name] - value).norm() + 2**-5 * value.norm()
+            allowed = 2 * (theirs[name] - value).norm() + 2**-8 * value.norm()
             assert (ours[name] - value).norm() <= allowed, name
         with torch.no_grad():
             assert torch.equal(call(layer, x, states, lengths=lengths)[0], ours["output"])

@@ -30,10 +30,7 @@ def expected(run: Any, dtype: torch.dtype | None, weights: dict[str, Tensor]) ->
     given, rounding = {}, torch.Generator().manual_seed(run.probe_seed)
     for name, weight in weights.items():
         weight = bare(weight.detach())
-        if same and weight.dtype in (
-            torch.float64,
-            torch.float32,
-        ):  # rounded otherwise: a right answer may be off by what that changes
+        if same and weight.dtype in (torch.float64, torch.float32):  # rounded otherwise: what that changes is allowed
             shift = torch.finfo(weight.dtype).eps * torch.randn(weight.shape, generator=rounding)
             weight = weight * (1 + shift.to(weight))
         given[name] = (weight.clone() if same else weight.to(own)).requires_grad_(call.mode == "grad")

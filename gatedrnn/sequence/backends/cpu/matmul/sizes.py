@@ -47,8 +47,8 @@ KINDS = {
     "widened": torch.float32,
     "bf16": torch.int32,
     "split": torch.int32,
+    "small": torch.uint8,
 }
-KINDS |= {"small": torch.uint8}
 """Kinds of products, and what their packed panels hold: reals, pairs of bfloat16, or bytes.
 
 "widened": float32, with weights that lie in bfloat16 and are not packed.
