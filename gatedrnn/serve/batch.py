@@ -59,6 +59,7 @@ class Batch:
         tickets = {each.ticket for each in every if not each.ticket.gone}
         for ticket in tickets:
             ticket.gone = True
+        self._waiting, self._whole, self._ready, self._rows, self._states = deque(), [], deque(), [], []
         return tickets
 
     @torch.no_grad()

@@ -92,14 +92,21 @@ class Engine:
             self._inbox.put(given)
 
     def _loop(self) -> None:
-        while not self._ending:
-            self._receive()
-            for job in self._turns():
-                if job.advance():
-                    self._jobs.remove(job)
-            for batch in self._batches.values():
-                if batch.busy:
-                    self._advance(batch)
+        try:
+            while not self._ending:
+                self._receive()
+                for job in self._turns():
+                    if job.advance():
+                        self._jobs.remove(job)
+                for batch in self._batches.values():
+                    if batch.busy:
+                        self._advance(batch)
+        finally:  # of what is no `Exception`, too
+            self.end()
+            self._close()
+
+    def _close(self) -> None:
+        """Answer all that is left by `ShutdownError`."""
         for batch in self._batches.values():
             for ticket in batch.drop():
                 ticket.send(ShutdownError())

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +24,7 @@ from gatedrnn.data.prompt import prompt_ids, prompt_tokens
 from gatedrnn.serve import Limits, server
 from gatedrnn.serve.batch import Batch
 from gatedrnn.serve.cache import Snapshot, StateCache
-from gatedrnn.serve.engine import Engine
+from gatedrnn.serve.engine import Engine, ShutdownError
 from gatedrnn.serve.server import serving
 from gatedrnn.training.run import load_run
 
@@ -409,7 +410,7 @@ class TestRefusals:
                     assert refused(post(url, prompt="the", max_tokens=3), 500, "got ZeroDivisionError")
                     assert "got ZeroDivisionError" in post(url, prompt="the", stream=True).text
                 assert post(url, prompt="the", max_tokens=3).status_code == 200
-            assert stopped(engine) and "a step failed" in caplog.text
+            assert stopped(engine) and caplog.text.count("a step failed") == 8  # once for each request
 
 
 class TestLimits:
@@ -485,6 +486,25 @@ class TestLimits:
             time.sleep(0.01)
         engine.stop()
         assert ended == [("short", 3), ("one", 300), ("two", 300)]
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_the_thread_leaves_nobody_waiting_when_it_ends(self):
+        asked = threading.Event()
+
+        def leaving():
+            yield asked.wait(20)
+            raise SystemExit  # no `Exception`
+
+        engine = Engine({}, Limits())
+        engine.start()
+        futures = [engine.submit(work) for work in (leaving, lambda: iter(range(3)))]
+        asked.set()
+        for future in futures:
+            with pytest.raises(ShutdownError):
+                future.result(20)
+        engine.stop()
+        with pytest.raises(ShutdownError):
+            engine.submit(leaving)
 
     def test_a_reading_is_left_when_its_time_is_over(self, runs):
         with limited(runs, prompt_tokens=10**6, seconds=0.5) as (url, engine):
