@@ -17,7 +17,7 @@ from gatedrnn.data import EOS, MAPPINGS
 from gatedrnn.models import generate
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating, token_losses
-from gatedrnn.studies.syntax import sentence_ids
+from gatedrnn.studies.syntax import continuation_ids, sentence_ids
 from gatedrnn.training.run import load_run
 
 _BATCH = 32
@@ -58,9 +58,8 @@ class Scorer:
         """log P in nats of whole texts, a sentence a line."""
         vocabulary = self.run.vocabulary
         lines = [[line for line in request.args[0].split("\n") if line.strip()] for request in requests]
-        texts = [
-            [i for line in text for i in (*vocabulary.encode(vocabulary.tokens(line)), self.eos)] for text in lines
-        ]
+        tokens = [[vocabulary.encode(vocabulary.tokens(line)) for line in text] for text in lines]
+        texts = [[i for ids in text if ids for i in (*ids, self.eos)] for text in tokens]
         return [-float(losses_T.sum()) for losses_T in token_losses(self.run.model, texts, self.eos)]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
@@ -69,10 +68,13 @@ class Scorer:
 
     def _ids(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Ids of both; a continuation of nothing is a sentence, with its end."""
-        before = sentence_ids(self.run.vocabulary, context, self.mapping) if context.strip() else []
+        vocabulary, end = self.run.vocabulary, f" {self.append}" if self.append else ""
+        before, after = (
+            continuation_ids(vocabulary, context, continuation, self.mapping) if context.strip() else ([], [])
+        )
         if not before:
-            return [], [*sentence_ids(self.run.vocabulary, f"{continuation} {self.append}", self.mapping), self.eos]
-        return before, sentence_ids(self.run.vocabulary, continuation, self.mapping)
+            return [], [*sentence_ids(vocabulary, continuation + end, self.mapping), self.eos]
+        return before, after or sentence_ids(vocabulary, continuation, self.mapping)
 
     def _generated(self, context: str, how: dict[str, Any]) -> str:
         vocabulary, until = self.run.vocabulary, how.get("until") or []

@@ -14,8 +14,9 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_origin
 
 import yaml
 from jsonargparse import ArgumentParser, set_loader  # pyright: ignore[reportPrivateImportUsage]
@@ -30,6 +31,7 @@ from gatedrnn.core.files import parse_yaml, to_json
 
 _LONGEST_VALUE = 4096  # characters of an option that is no text: YAML's C parser crashes on deep nesting
 _LONGEST_MESSAGE = 1000
+_KINDS = {"int": "an integer", "float": "a number", "bool": "true or false"}
 _READING = "gatedrnn"  # our own mode of reading values: YAML in bounded time
 
 
@@ -43,12 +45,26 @@ class _Parser(ArgumentParser):
         """Print the message in one line, and exit with 2."""
         if isinstance(ex, GatedRNNError):
             raise ex
-        flat = _short(" ".join(str(message).split()))
+        flat = _short(_of_type(" ".join(str(message).split())))
         unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", flat)
         if unknown:
             flat += f". {nearest(unknown[1], self._option_string_actions)}"
         print(f"gatedrnn: usage: {flat} (see gatedrnn --help)", file=sys.stderr)
         sys.exit(2)
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """As the library, which would read `--out.x VALUE` as `--out VALUE`."""
+        name, known = arg_string.partition("=")[0], self._option_string_actions
+        head = name
+        while name.startswith("--") and name not in known and "." in head:
+            head = head.rpartition(".")[0]
+            if (
+                head in known
+                and not _has_keys(known[head])
+                and not any(other.startswith(f"{head}.") for other in known)
+            ):
+                self.error(f"unrecognized arguments: {name}")
+        return super()._parse_optional(arg_string)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         kind = getattr(action, "_typehint", str)
@@ -58,6 +74,21 @@ class _Parser(ArgumentParser):
         if action.nargs is None and arg_strings == ["--"]:  # of --option=--, which argparse drops before Python 3.13
             arg_strings = ["--", "--"]
         return super()._get_values(action, arg_strings)  # type: ignore[misc]
+
+
+def _has_keys(action: argparse.Action) -> bool:
+    """Whether an option's value is a mapping, whose keys may be given one by one."""
+    kind = getattr(action, "_typehint", None)
+    return any(get_origin(each) is dict or is_dataclass(each) for each in (kind, *get_args(kind)))
+
+
+def _of_type(message: str) -> str:
+    """The library's message for a value of the wrong type, in words."""
+    found = re.search(r'key "([^"]+)": (?:Does not validate|Expected).*(?:Given value|Got value): (.*)$', message)
+    kinds = [_KINDS[kind] for kind in _KINDS if found and f"<class '{kind}'>" in message[: found.start(2)]]
+    if not found or not kinds:
+        return message
+    return f"--{found[1]}: must be {' or '.join(kinds)}; got {found[2]}"
 
 
 def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> ArgumentParser:

@@ -1,5 +1,6 @@
 """What `gatedrnn eval-parsing` prints and writes."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,15 @@ def how(record: dict[str, Any]) -> str:
     return said
 
 
-def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float]]], options: Options) -> None:
+def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float | None]]], options: Options) -> None:
     """The table of scores and what belongs to it."""
     columns = ("A", "AW", "B", "B*", "corpus")
     title = f"unlabelled F1 in percent, {record['sentences']:,} sentences"
-    _print_table(title, columns, [(name, [f"{value:.2f}" for value in found.values()]) for name, found in rows])
+    _print_table(title, columns, [(name, [_figure(value) for value in found.values()]) for name, found in rows])
     _say(how(record))
     if "intervals" in record:
         each = record["intervals"].items()
-        found = [(shown(name), [f"{low:.1f}–{high:.1f}" for low, high in by.values()]) for name, by in each]
+        found = [(shown(name), [_interval(interval) for interval in by.values()]) for name, by in each]
         title = f"95 % intervals ({options.algorithm}), {options.bootstrap} samples of the sentences"
         _print_table(title, columns, found)
     if options.by_length:
@@ -51,7 +52,7 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float]]
         title = f"F1 by protocol B and length ({options.algorithm})"
         of = [f"{name} words ({part['sentences']})" for name, part in parts.items()]
         values = [part["scores"] for part in parts.values()]
-        found = [(shown(name), [f"{part[name]['B']:.1f}" for part in values]) for name in record["scores"]]
+        found = [(shown(name), [_figure(part[name]["B"], 1) for part in values]) for name in record["scores"]]
         _print_table(title, of, found)
     depths = "  ".join(f"{shown(name)} {value:.1f}" for name, value in record["depth"].items())
     _say(f"mean depth of trees ({options.algorithm}): {depths}")
@@ -62,7 +63,7 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float]]
     if any("without" in voter for voter in record.get("voters", ())):
         _print_without(record, columns, options.algorithm)
     for k, others in enumerate(record.get("agreement", ()), 1):
-        found = ", ".join(f"{value:.1f}" for value in others)
+        found = ", ".join(_figure(value, 1) for value in others)
         _say(f"agreement of voter {k} with each voter ({options.algorithm}): F1 {found}")
     for error in record.get("skipped", ()):
         _say(f"skipped: {error}")
@@ -74,12 +75,21 @@ def _print_without(record: dict[str, Any], columns: Sequence[str], algorithm: st
     """How well the others agree with gold trees without each voter, and what it adds."""
     whole = record["scores"]["model"]["B"]
     rows = [
-        (f"without voter {k}, {voter['run']}", [*(f"{value:.2f}" for value in voter["without"].values())])
+        (f"without voter {k}, {voter['run']}", [*map(_figure, voter["without"].values())])
         for k, voter in enumerate(record["voters"], 1)
     ]
-    adds = [f"{whole - voter['without']['B']:+.2f}" for voter in record["voters"]]
+    adds = ["–" if whole is None else f"{whole - voter['without']['B']:+.2f}" for voter in record["voters"]]
     found = [(name, [*cells, more]) for (name, cells), more in zip(rows, adds, strict=True)]
     _print_table(f"consensus of the others ({algorithm})", [*columns, "it adds to B"], found)
+
+
+def _figure(value: float | None, digits: int = 2) -> str:
+    """A score; a dash where no sentence counts."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _interval(found: tuple[float, float] | None) -> str:
+    return "–" if found is None else f"{found[0]:.1f}–{found[1]:.1f}"
 
 
 def _print_table(title: str, columns: Sequence[str], rows: list[tuple[str, list[str]]]) -> None:
@@ -113,5 +123,25 @@ def write_report(
         (name for name, _ in reversed(rows) if name.endswith((f", {options.algorithm}", ", grammar"))), ""
     )
     about["command"] = options.said
-    write_parsing_report(folder, record, rows, drawn, about)
+    shown_rows = [(name, _numbers(found)) for name, found in rows]
+    write_parsing_report(folder, _drawable(record), shown_rows, drawn, about)
     write_json(folder / "results.json", record)
+
+
+def _drawable(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with NaN where no sentence counts, as the page's figures need it."""
+    drawn = record | {name: _numbers(record[name]) for name in ("scores", "by_length", "agreement") if name in record}
+    if "intervals" in record:
+        none = (math.nan, math.nan)
+        each = record["intervals"].items()
+        drawn["intervals"] = {name: {key: pair or none for key, pair in by.items()} for name, by in each}
+    return drawn
+
+
+def _numbers(found: Any) -> Any:
+    """Scores in dictionaries and lists, NaN for None."""
+    if isinstance(found, dict):
+        return {key: _numbers(value) for key, value in found.items()}
+    if isinstance(found, list):
+        return [_numbers(value) for value in found]
+    return math.nan if found is None else found

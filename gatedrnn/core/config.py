@@ -49,7 +49,8 @@ def convert(hint: Any, value: Any, owner: str) -> Any:
         return from_dict(hint, value, owner)  # type: ignore[arg-type]
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
-            raise ArgumentError(owner, "must be a list", repr(value), "Write [300, 300]")
+            advice = "Write [0.9, 0.99]" if get_args(hint)[0] is float else "Write [300, 300]"
+            raise ArgumentError(owner, "must be a list", repr(value), advice)
         return tuple(convert(get_args(hint)[0], entry, owner) for entry in value)
     if get_origin(hint) is dict:
         if not isinstance(value, dict):

@@ -61,6 +61,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
     Raises: DataError: something is there, it cannot be written, or the disk is full; nothing is there then that was not before.
     """
+    path = path.resolve() if path.is_symlink() else path  # the folder behind it is filled
     if _taken(path):
         raise DataError(str(path), "must be a new or empty folder", "one with files", "Choose another --out")
     if path.resolve() == Path.cwd():
@@ -165,6 +166,15 @@ class _Yaml(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(
                 None, None, f"a value that is not {kind}", node.start_mark
             ) from error
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """A mapping, before others are merged into it. Raises: MarkedYAMLError: a key stands in it twice."""
+        node, known = super().compose_mapping_node(anchor), set[str]()
+        for key in (each for each, _ in node.value if isinstance(each, yaml.ScalarNode) and each.value != "<<"):
+            if key.value in known:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value} twice", problem_mark=key.start_mark)
+            known.add(key.value)
+        return node
 
 
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")

@@ -33,6 +33,7 @@ class Window:
             padding; None for none.
         constituents: number of constituents of three words or more (heights above 1), which a loss is the mean over; in a part
             of a batch, the batch's number over that of parts.
+        whole_B: lengths of all columns of the batch that this is a part of, None for `lengths_B`; parts: how many it has.
     """
 
     inputs_TB: np.ndarray
@@ -41,6 +42,8 @@ class Window:
     lengths_B: np.ndarray | None = None
     heights_TB: np.ndarray | None = None
     constituents: float = 0.0
+    whole_B: np.ndarray | None = None
+    parts: int = 1
 
     @property
     def steps(self) -> int:
@@ -56,7 +59,8 @@ class Window:
         heights_TB = None if self.heights_TB is None else self.heights_TB[:, low:high]
         count = int((targets_TB != PAD_TARGET).sum())
         constituents = self.constituents / parts
-        return Window(self.inputs_TB[:, low:high], targets_TB, count, lengths_B, heights_TB, constituents)
+        inputs_TB, whole_B = self.inputs_TB[:, low:high], self.lengths_B
+        return Window(inputs_TB, targets_TB, count, lengths_B, heights_TB, constituents, whole_B, parts)
 
 
 class StreamBatches:

@@ -1,13 +1,15 @@
 """A corpus in a folder: counted once, encoded once into memory-mapped token arrays, never held in memory.
 
-A token array is one int32 a token, `<eos>` after each sentence. Empty lines hold no sentence and are skipped, unless
-`empty_lines="eos"` asks for one `<eos>` each (as the published WikiText-2 figures count).
+A token array is one int32 a token, `<eos>` after each sentence. Lines without a token (empty ones, and of invisible characters
+where those are no tokens) hold no sentence and are skipped, unless `empty_lines="eos"` asks for one `<eos>` each (as the
+published WikiText-2 figures count).
 """
 
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import final
 
@@ -16,9 +18,13 @@ import numpy as np
 from gatedrnn.core.checksums import checksum
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_with
+from gatedrnn.data.characters import character_words
 from gatedrnn.data.config import DataConfig
 from gatedrnn.data.text import read_batches
 from gatedrnn.data.vocabulary import Vocabulary
+
+_LETTER = re.compile(r"\w")
+"""What is a token, or part of one, at every level."""
 
 SPLITS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
 
@@ -79,7 +85,11 @@ class Corpus:
         self.characters: dict[str, int] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._unknown: dict[str, int] = {}
+        characters = (vocabulary.tokenize if vocabulary else tokenize) == "characters"
+        self._tokens: Callable[[str], list[str]] | None = character_words if characters else None
         self.vocabulary = vocabulary or Vocabulary.learn(self._counted("train"), data)
+        if self.vocabulary.level == "subword":
+            self._tokens = self.vocabulary.tokens
         for split, path in self.files.items():
             if split not in self.lines:
                 for _ in self._counted(split):
@@ -146,8 +156,10 @@ class Corpus:
             yield lines
 
     def _batches(self, split: str) -> Iterator[list[str]]:
-        """Lines with a word; others are left out, or empty."""
+        """Lines with a token; others are left out, or empty."""
         for lines in read_batches(self.files[split]):
+            if cut := self._tokens:
+                lines = [line if _LETTER.search(line) or cut(line) else "" for line in lines]
             if self.empty_lines == "eos":
                 yield ["" if line.isspace() else line for line in lines]
             else:

@@ -105,7 +105,7 @@ def find_pairs(folder: Path | str) -> dict[str, list[Path]]:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(str(folder), "must be a folder with train.tsv and valid.tsv", "no such folder", "Check --data")
-    found = {split: _like(folder, split) for split in ("train", "valid", "test")}
+    found = {split: _like(folder, stem) for split, stem in (("train", "train"), ("valid", "valid"), ("test", "test*"))}
     found["valid"] = found["valid"] or _like(folder, "dev")
     for split in ("train", "valid"):
         if not found[split]:
@@ -115,4 +115,6 @@ def find_pairs(folder: Path | str) -> dict[str, list[Path]]:
 
 
 def _like(folder: Path, stem: str) -> list[Path]:
-    return sorted(path for end in ("", ".gz") for path in folder.glob(f"{stem}*.tsv{end}"))
+    """Files of these names, in order; of a file and its `.gz`, the file."""
+    plain = set(folder.glob(f"{stem}.tsv"))
+    return sorted(plain.union(path for path in folder.glob(f"{stem}.tsv.gz") if path.with_suffix("") not in plain))

@@ -213,7 +213,7 @@ def _read_table(path: Path | Kept, data: ParallelDataConfig) -> TextPair:
         columns = line.split("\t")
         if len(columns) != len(names):
             rule = f"must have {len(names)} columns, {' and '.join(names)}, separated by tabs"
-            advice = f"Fix the line, or name all columns: --data.columns [{', '.join(names)}, other]"
+            advice = f"Fix the line, or train with data.columns: [{', '.join(names)}, other], which names all"
             raise DataError(f"{path}, line {number}", rule, len(columns), advice)
         rows.append([columns[place] for place in places])
     return _checked(str(path), TextPair([source for source, _ in rows], [target for _, target in rows]))

@@ -1,7 +1,7 @@
 """Bracketed treebanks, through nltk.Tree."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,24 +11,27 @@ from gatedrnn.core.errors import DataError
 from gatedrnn.data.text import read_lines
 
 _CONLLU = re.compile(r"#|\d+(-\d+)?\t")
+_ROOT = re.compile(r"\s*\(\s*(ROOT\b|TOP\b|\()")
+"""The beginning of a tree whose root cannot stand inside another tree."""
 
-
-Lines = list[tuple[int, str]]
+Line = tuple[int, str, bool]
+"""Its number, its text, and whether it begins where the file's first line does: as far to the left."""
 
 
 def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> Iterator[Tree]:
     """Trees of a file in Penn bracketing, on one line or several; `.gz` and "-" as in `read_lines`.
 
     Args:
-        skipped: a list that receives the errors of bad trees, each with its line, instead of raising them. The next tree after a
-            bad tree is found by indentation: it begins at the next line that begins like the first line of the file, with a
-            bracket, unless such lines also occur inside trees in this file.
+        skipped: a list that receives the errors of bad trees, each with its line and all lines that are left out, instead of
+            raising them. The next tree after a bad tree is found by indentation: it begins at the next line that begins like
+            the first line of the file, with a bracket. Where such lines also occur inside trees of this file, it must begin
+            with a root: ROOT, TOP or no label.
 
     Raises: DataError: unbalanced brackets, text outside them or a tree without a word (each with its line); no tree at all;
         CoNLL-U; or as `read_lines`.
     """
     count, inside = 0, False
-    for block, starts in _blocks(path):
+    for block, starts in _blocks(_lines(path)):
         if skipped is None:
             for tree in _trees(path, block):
                 count += 1
@@ -36,12 +39,9 @@ def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> I
             continue
         trees, errors = _whole(path, block)
         inside = inside or (not errors and len(starts) > 1)
-        if errors and not inside:
-            parts = [_whole(path, block[a:b]) for a, b in pairwise([*starts, len(block)])]
-            trees, errors = (
-                [tree for found, _ in parts for tree in found],
-                [error for _, wrong in parts for error in wrong],
-            )
+        if errors:
+            first, *others = starts
+            trees, errors = _apart(path, block, [first, *(k for k in others if not inside or _ROOT.match(block[k][1]))])
         count += len(trees)
         yield from trees
         skipped += errors
@@ -52,11 +52,9 @@ def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> I
         )
 
 
-def _blocks(path: Path | str) -> Iterator[tuple[Lines, list[int]]]:
-    """Lines from one that may begin a tree, where no bracket is open, to the next; and where in a block such lines are."""
-    block: Lines = []
-    starts: list[int] = []
-    depth, indent = 0, None
+def _lines(path: Path | str) -> Iterator[Line]:
+    """Lines that are not blank. Raises: DataError: the first is CoNLL-U's."""
+    indent = None
     for number, line in read_lines(path):
         text = line.lstrip()
         if not text:
@@ -64,29 +62,50 @@ def _blocks(path: Path | str) -> Iterator[tuple[Lines, list[int]]]:
         if indent is None:
             _no_conllu(path, number, line)
             indent = line[: len(line) - len(text)]
-        flush = line.startswith(indent) and text == line[len(indent) :]
-        if (flush and (text[0] == "(" or depth <= 0)) or not block:
+        yield number, line, line.startswith(indent) and text == line[len(indent) :]
+
+
+def _blocks(lines: Iterable[Line]) -> Iterator[tuple[list[Line], list[int]]]:
+    """Lines from one that may begin a tree, where no bracket is open, to the next; and where in a block such lines are."""
+    block: list[Line] = []
+    starts: list[int] = []
+    depth = 0
+    for number, line, leftmost in lines:
+        if (leftmost and (line.lstrip()[0] == "(" or depth <= 0)) or not block:
             if block and depth <= 0:
                 yield block, starts
                 block, starts, depth = [], [], 0
             starts.append(len(block))
-        block.append((number, line))
+        block.append((number, line, leftmost))
         depth += line.count("(") - line.count(")")
     if block:
         yield block, starts
 
 
-def _whole(path: Path | str, lines: Lines) -> tuple[list[Tree], list[DataError]]:
-    """All trees of these lines, or what is wrong with one of them."""
+def _apart(path: Path | str, block: list[Line], starts: list[int]) -> tuple[list[Tree], list[DataError]]:
+    """Trees of a block with a bad one, read again from each of these places, and what is wrong with the others."""
+    trees: list[Tree] = []
+    errors: list[DataError] = []
+    for a, b in pairwise([*starts, len(block)]):
+        for part, _ in _blocks(block[a:b]):
+            found, wrong = _whole(path, part)
+            trees += found
+            errors += wrong
+    return trees, errors
+
+
+def _whole(path: Path | str, lines: list[Line]) -> tuple[list[Tree], list[DataError]]:
+    """All trees of these lines, or what is wrong with one of them, and which lines are left out therefore."""
     try:
         return list(_trees(path, lines)), []
     except DataError as error:
-        return [], [error]
+        first, last = lines[0][0], lines[-1][0]
+        return [], [DataError(f"{error} Lines {first}–{last} are left out.") if last > first else error]
 
 
-def _trees(path: Path | str, lines: Lines) -> Iterator[Tree]:
+def _trees(path: Path | str, lines: Iterable[Line]) -> Iterator[Tree]:
     depth, start, pieces = 0, 0, []
-    for number, line in lines:
+    for number, line, _ in lines:
         begin = 0
         for bracket in re.finditer(r"[()]", line):
             column = bracket.start()

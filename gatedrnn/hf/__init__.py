@@ -14,7 +14,8 @@ except ImportError as missing:
 
 from gatedrnn.hf.configuration import GatedRNNConfig
 from gatedrnn.hf.folder import export_run, import_folder
-from gatedrnn.hf.modeling import GatedRNNForCausalLM, GatedRNNOutput, RecurrentState
+from gatedrnn.hf.modeling import GatedRNNForCausalLM, GatedRNNOutput
+from gatedrnn.hf.state import RecurrentState
 from gatedrnn.hf.tokenization import tokenizer_of, vocabulary_of
 
 AutoConfig.register(GatedRNNConfig.model_type, GatedRNNConfig, exist_ok=True)

@@ -40,6 +40,10 @@ class GatedRNNConfig(PreTrainedConfig):
         kwargs["tie_word_embeddings"] = built.tied
         super().__init__(**special | kwargs)
 
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Nothing: a saved folder imports the package instead of copying this file."""
+
     def built(self) -> LanguageModelConfig:
         """The model's own configuration. Raises: ArgumentError: a value is out of range or unknown."""
         return from_dict(LanguageModelConfig, self.model, "model")

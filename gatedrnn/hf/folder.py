@@ -1,34 +1,26 @@
 """A run as a folder of transformers, and such a folder as a run."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from gatedrnn.core.config import from_dict, to_dict
-from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_folder, write_text
 from gatedrnn.hf.card import card
 from gatedrnn.hf.configuration import GatedRNNConfig
 from gatedrnn.hf.modeling import GatedRNNForCausalLM
+from gatedrnn.hf.reading import read_model, reading, without_padding
 from gatedrnn.hf.tokenization import tokenizer_of, vocabulary_of
 from gatedrnn.models.saving import save_config, save_weights
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training.config import RunConfig
 from gatedrnn.training.run import Run, accept_run, write_metrics
-
-_SHIM = '''"""What `trust_remote_code=True` reads: the classes of the package gatedrnn (pip install 'gatedrnn[hf]')."""
-
-from gatedrnn.hf import GatedRNNConfig, GatedRNNForCausalLM
-
-__all__ = ["GatedRNNConfig", "GatedRNNForCausalLM"]
-'''
-_SHIM_NAME = "modeling_gatedrnn"
 
 
 def export_run(run: Run, folder: Path) -> None:
@@ -52,16 +44,11 @@ def export_run(run: Run, folder: Path) -> None:
         )
         raise ArgumentError("--to hf", rule, f"a run of tokenize={run.vocabulary.tokenize}", advice)
     model = wrapped(run)
-    model.config.auto_map = {
-        "AutoConfig": f"{_SHIM_NAME}.GatedRNNConfig",
-        "AutoModelForCausalLM": f"{_SHIM_NAME}.GatedRNNForCausalLM",
-    }
     tokenizer = tokenizer_of(run.vocabulary)
 
     def fill(place: Path) -> None:
         model.save_pretrained(place)
         tokenizer.save_pretrained(place)
-        write_text(place / f"{_SHIM_NAME}.py", _SHIM)
         write_text(place / "README.md", card(run, folder.resolve().name))
 
     with _quiet():
@@ -79,20 +66,26 @@ def wrapped(run: Run) -> GatedRNNForCausalLM:
 def import_folder(source: Path, folder: Path) -> None:
     """Write a folder that `export_run` wrote, or that was trained on and saved again, as a run.
 
-    Raises: DataError: it is no such folder, damaged, or `folder` is not empty. CheckpointError: the weights do not fit.
+    A row of the padding token, which `resize_token_embeddings(len(tokenizer))` adds, is left out.
+
+    Raises: DataError: it is no such folder, damaged, or `folder` is not empty. CheckpointError: a weight is missing, unknown,
+        of another shape or not finite, there is no model.safetensors, or the model was resized to other sizes.
     """
     config = _config(source)
     with _quiet():
-        model = _read(source, lambda: GatedRNNForCausalLM.from_pretrained(source, config=config))
-    tokenizer = _read(source, lambda: AutoTokenizer.from_pretrained(source))
+        model = read_model(source, config)
+    tokenizer = reading(source, lambda: AutoTokenizer.from_pretrained(source))
     sections = {"data": config.data, "model": to_dict(model.model.config), "training": config.training}
-    run_config = _read(source, lambda: from_dict(RunConfig, sections, ""))
+    run_config = reading(source, lambda: from_dict(RunConfig, sections, ""))
     data = run_config.data
-    vocabulary = vocabulary_of(tokenizer, data.level, run_config.model.vocabulary_size, data.tokenize)
+    takes_words = data.level == "word" and data.tokenize == "none"
+    language_model = without_padding(source, model, tokenizer, takes_words)
+    run_config = replace(run_config, model=language_model.config)
+    vocabulary = vocabulary_of(tokenizer, data.level, language_model.embedding.num_embeddings, data.tokenize)
 
     def fill(place: Path) -> None:
         save_config(place, to_dict(run_config))
-        save_weights(place, model.model)
+        save_weights(place, language_model)
         vocabulary.save(place / "vocabulary.json")
         write_metrics(place, [])
         accept_run(place)
@@ -102,12 +95,14 @@ def import_folder(source: Path, folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars of transformers: it all takes a moment."""
-    shown = logging.is_progress_bar_enabled()
+    """Without the bars of transformers, as it all takes a moment, and without its report of what we refuse."""
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 
@@ -124,15 +119,4 @@ def _config(source: Path) -> GatedRNNConfig:
         raise DataError(str(path), "must be a configuration of transformers", detail, advice) from error
     if kind != GatedRNNConfig.model_type:
         raise DataError(str(path), "must have model_type gatedrnn", repr(kind), advice)
-    return _read(source, lambda: GatedRNNConfig.from_pretrained(source))
-
-
-def _read(source: Path, read: Callable[[], Any]) -> Any:
-    """What `read` returns; an error of transformers in one line. Raises: DataError."""
-    try:
-        return read()
-    except GatedRNNError:
-        raise
-    except Exception as error:  # transformers and tokenizers raise many
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise DataError(str(source), "cannot be read", reason, "Export the run again") from error
+    return reading(source, lambda: GatedRNNConfig.from_pretrained(source))

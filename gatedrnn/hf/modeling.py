@@ -15,27 +15,18 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.generic import ModelOutput
 from transformers.utils.hub import cached_file
 
+from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.hf.configuration import GatedRNNConfig
+from gatedrnn.hf.drawing import draw, mark_drawn
+from gatedrnn.hf.remote import AUTO_MAP, write_remote_code
+from gatedrnn.hf.state import RecurrentState, given_state, unread
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.language_model import States
 from gatedrnn.models.saving import put_weights, read_weights, stored_tensors
 from gatedrnn.weights.compressed import compressed
 
-_NEVER = -1e9  # the padding's logit: no probability, and no infinity that another logit could be subtracted from
+_BELOW = 50  # the padding's logit is so far below the smallest: a probability below 1e-21, and a finite one
 _HUB = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "subfolder")
-
-
-class RecurrentState:
-    """The state after what was read, which `generate` carries: by layer, each state [1, B, H]."""
-
-    def __init__(self, states: States) -> None:
-        self.states = states
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Take the states of other rows, those that a beam search goes on from."""
-        self.states = [
-            tuple(state.index_select(1, beam_idx.to(state.device)) for state in layer) for layer in self.states
-        ]
 
 
 @dataclass
@@ -67,10 +58,16 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: GatedRNNConfig) -> None:
         super().__init__(config)
         self.model = LanguageModel(config.built())
+        mark_drawn(self.model)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: the model did."""
+        """Draw what a checkpoint lacks, as `LanguageModel` draws its weights."""
+        draw(module, self.model)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """Nothing: a saved folder imports the package instead of copying this file."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -92,16 +89,46 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         """Another decoder."""
         self.model.decoder = value  # type: ignore[assignment]
 
-    def forward(
+    def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Any = None,
+        cache_params: Any = None,
+        attention_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """What `forward` is given for the next token: with a state only the tokens that it has not read.
+
+        Raises: ArgumentError: the state has read all tokens, or is not a `RecurrentState`.
+        """
+        state = given_state(cache_params, past_key_values)
+        whole = attention_mask is None or attention_mask.shape[1] == input_ids.shape[1]
+        if state is not None and next_sequence_length != 1 and whole:
+            next_sequence_length = unread(state, input_ids)
+        given = {"attention_mask": attention_mask, **kwargs}
+        parent: Any = super()
+        found = parent.prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
+        return found | {"cache_params": state}
+
+    def _update_model_kwargs_for_generation(self, outputs: Any, model_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
+        """As transformers does; the new state takes the place of one given as `past_key_values`."""
+        kept = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
+        if outputs.cache_params is not None:
+            kept.pop("past_key_values", None)
+        return kept
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache_params: RecurrentState | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
+        past_key_values: RecurrentState | None = None,
         **kwargs: Any,
     ) -> GatedRNNOutput | tuple[Any, ...]:
         """Score every next token.
@@ -111,27 +138,83 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
             attention_mask: [B, T] or with what was read before, 0 where nothing stands; its last T columns are read.
             cache_params: what an earlier output gave.
             labels: [B, T], −100 where nothing counts; the token at t + 1 is predicted at t.
-            logits_to_keep: only the last so many places' logits; 0 for all.
+            output_hidden_states, return_dict: as in the configuration, if None.
+            logits_to_keep: only the last so many places' logits, 0 for all, or the places [N]; the loss is of all.
+            past_key_values: another name of `cache_params`.
+            kwargs: `num_items_in_batch` and `shift_labels`, see `_loss`.
+
+        Raises: ArgumentError: no ids, an id that is neither a token's nor the padding's, another kind of cache, embeddings
+            or attention weights asked for.
         """
-        T, rows = input_ids.shape[1], self.model.embedding.num_embeddings
-        ids = input_ids.masked_fill(input_ids >= rows, self.config.eos_token_id)
-        there = None if attention_mask is None else attention_mask[:, -T:].bool()
-        if there is None or bool(there.all()):
-            logits, hidden, states = self._read(ids, cache_params, None)
+        ids = self._ids(input_ids, kwargs)
+        state, there = given_state(cache_params, past_key_values), None
+        if attention_mask is not None and not bool(attention_mask[:, -ids.shape[1] :].all()):
+            there = attention_mask[:, -ids.shape[1] :].bool()
+        if there is None:
+            logits, hidden, states = self._read(ids, state, None)
         else:
             order = torch.argsort(~there, dim=1, stable=True)  # what stands there comes first
-            logits, hidden, states = self._read(ids.gather(1, order), cache_params, there.sum(1))
+            logits, hidden, states = self._read(ids.gather(1, order), state, there.sum(1))
             back = torch.argsort(order, dim=1)[:, :, None]
             logits, hidden = (found.gather(1, back.expand_as(found)) for found in (logits, hidden))
-            if labels is not None:  # what stands after padding is predicted from nothing
-                labels = labels.masked_fill(~there.roll(1, 1), -100)
-        logits = F.pad(logits[:, -logits_to_keep:], (0, max(0, self.config.vocab_size - rows)), value=_NEVER)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        cache = None if use_cache is False else RecurrentState(states)
-        found = GatedRNNOutput(loss, logits, cache, (hidden,) if output_hidden_states else None)
-        return found if return_dict is not False else found.to_tuple()
+        logits = self._with_padding(logits)
+        loss = None if labels is None else self._loss(logits, labels, there, **kwargs)
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        seen = ids.shape[1] + (0 if state is None else state.seen)
+        cache = None if use_cache is False else RecurrentState(states, seen)
+        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        found = GatedRNNOutput(loss, logits[:, kept], cache, (hidden,) if wanted else None)
+        as_dict = self.config.return_dict if return_dict is None else return_dict
+        return found if as_dict else found.to_tuple()
+
+    def _ids(self, input_ids: Tensor | None, others: dict[str, Any]) -> Tensor:
+        """The ids [B, T], `<eos>` for the padding. Raises: ArgumentError: there are none, or something cannot be done."""
+        owner = "GatedRNNForCausalLM"
+        if input_ids is None or others.get("inputs_embeds") is not None:
+            raise ArgumentError(
+                f"{owner}.input_ids", "must be given", "inputs_embeds" if others else None, "Give ids [B, T]"
+            )
+        asked = others.get("output_attentions")
+        if self.config.output_attentions if asked is None else asked:
+            advice = "Ask for the gates: gatedrnn gates"
+            raise ArgumentError(f"{owner}.output_attentions", "must be False: there is no attention", True, advice)
+        padding = self.config.pad_token_id
+        if padding is None or padding < self.model.embedding.num_embeddings:
+            return input_ids
+        return input_ids.masked_fill(input_ids == padding, self.config.eos_token_id)
+
+    def _with_padding(self, logits: Tensor) -> Tensor:
+        """Logits [B, T, V] with those of the padding, which has no row of weights."""
+        more = max(0, self.config.vocab_size - logits.shape[-1])
+        if not more or not logits.numel():
+            return F.pad(logits, (0, more))
+        lowest = logits.detach().amin(-1, keepdim=True) - _BELOW
+        return torch.cat([logits, lowest.expand(*logits.shape[:-1], more)], -1)
+
+    def _loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        there: Tensor | None,
+        num_items_in_batch: Any = None,
+        shift_labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Mean cross-entropy of the labels in nats; what follows padding is predicted from nothing and not scored.
+
+        Args:
+            there: [B, T], False where nothing stands; None if all stands there.
+            num_items_in_batch: labels of all batches that are accumulated, as Trainer counts them. The mean then counts by
+                this batch's share of them.
+            shift_labels: labels [B, T] of the places that predict them, instead of `labels`.
+        """
+        shifted = F.pad(labels[:, 1:], (0, 1), value=-100) if shift_labels is None else shift_labels
+        scored = shifted if there is None else shifted.masked_fill(~there.to(shifted.device), -100)
+        if num_items_in_batch is not None:
+            counts = [(each != -100).sum().clamp(min=1) for each in (scored, shifted)]
+            num_items_in_batch = num_items_in_batch * (counts[0] / counts[1])
+        given = {"shift_labels": scored, "num_items_in_batch": num_items_in_batch, **kwargs}
+        return self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **given)
 
     def _read(
         self, ids: Tensor, before: RecurrentState | None, lengths: Tensor | None
@@ -151,23 +234,47 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         return found.logits.transpose(0, 1), found.hidden.transpose(0, 1), states
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """As transformers does; compressed weights in their small forms."""
+        """As transformers does; compressed weights in their small forms, and the file for `trust_remote_code`."""
         tensors = self.model.own_state_dict()
         self.config.model["vocabulary_size"] = self.model.embedding.num_embeddings  # another one after resizing
         self.config.compressed = [name for name, value in tensors.items() if compressed(value)]
         if self.config.compressed:
             kwargs["state_dict"] = {f"model.{name}": value for name, value in stored_tensors(tensors).items()}
+        self.config.auto_map = dict(AUTO_MAP)
+        if kwargs.get("is_main_process", True) and not Path(save_directory).is_file():
+            write_remote_code(Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As transformers does; a model with compressed weights is read by our own reader, and stays on the CPU."""
+        """As transformers does; a model with compressed weights is read by our own reader, and stays on the CPU in float32.
+
+        Raises: ArgumentError: another dtype of a model with compressed weights. CheckpointError: there is no embedding.
+        """
         name, config = pretrained_model_name_or_path, kwargs.get("config")
         if not isinstance(config, GatedRNNConfig):
             config = GatedRNNConfig.from_pretrained(name, **{key: kwargs[key] for key in _HUB if key in kwargs})
         if not config.compressed:
-            return super().from_pretrained(name, *args, **kwargs)
+            how: dict[str, Any] = {"use_safetensors": True} | kwargs
+            found = super().from_pretrained(name, *args, **how)
+            _require_embedding(name, found[0] if isinstance(found, tuple) else found)
+            return found
+        dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
+        if dtype not in (None, "auto", "float32", torch.float32):
+            rule, advice = "must be float32 for compressed weights", "Export the run from before gatedrnn compress"
+            raise ArgumentError("GatedRNNForCausalLM.dtype", rule, dtype, advice)
         file = cached_file(name, SAFE_WEIGHTS_NAME, **{key: kwargs[key] for key in _HUB if key in kwargs})
         model = cls(config)
         put_weights(model.model, read_weights(Path(str(file)), model.model, "model."))
-        return model.eval()
+        nothing = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
+        return (model.eval(), nothing) if kwargs.get("output_loading_info") else model.eval()
+
+
+def _require_embedding(name: Any, model: GatedRNNForCausalLM) -> None:
+    """Raise CheckpointError if the embedding was not in the file: transformers leaves one that is tied without memory."""
+    if model.model.embedding.weight.is_meta and not hasattr(model, "hf_device_map"):
+        rule, got = (
+            "must hold the weights that config.json describes",
+            "model.embedding.weight, which is not in the file",
+        )
+        raise CheckpointError(str(name), rule, got, "Save the model again, or export the run again")

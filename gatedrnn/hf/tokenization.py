@@ -1,6 +1,7 @@
-"""Vocabularies as tokenizers of transformers, and back: the same ids, `<eos>` before every text, `<pad>` after the last.
+"""Vocabularies as tokenizers of transformers, and back: the same ids, `<eos>` before every text, padding after the last.
 
-A new line is the end of a sentence, `<eos>`.
+A new line is the end of a sentence, `<eos>`. Text is read as `prompt_tokens` reads it: a special token written in the text is
+special only where the run reads it so.
 """
 
 import json
@@ -17,8 +18,12 @@ from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import Vocabulary
 
 PAD = "<pad>"
+_SUBWORD_PAD = (
+    "<pad\ufdd0>"  # with a code point that Unicode keeps out of texts: subwords match special tokens in the text
+)
+_LINE_END = Regex("\r?\n")
 _SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"  # what str.split() cuts at
-_CHARACTER = f"[^{_SPACE[1:-2]}{INVISIBLE}][\\p{{M}}\u200c\u200d]*"  # as in `character_words`
+_CHARACTER = f"{UNK}|{EOS}|[^{_SPACE[1:-2]}{INVISIBLE}][\\p{{M}}\u200c\u200d]*"  # as in `character_words`
 _LONGEST = 1 << 20  # tokens: there is no longest text
 
 
@@ -30,30 +35,37 @@ def tokenizer_of(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     if PAD in vocabulary.ids:
         raise DataError("vocabulary", f"must not have a token {PAD}", PAD, "Train on a text without it")
     made = {"word": _of_words, "char": _of_characters, "subword": _of_subwords}[vocabulary.level](vocabulary)
-    line = normalizers.Replace("\n", f" {EOS} " if vocabulary.level == "word" else EOS)
-    made.normalizer = normalizers.Sequence([made.normalizer, line]) if made.normalizer else line
-    eos = vocabulary.ids[EOS]
-    made.add_special_tokens([AddedToken(UNK), AddedToken(EOS, normalized=True), AddedToken(PAD)])
+    subwords, eos = vocabulary.level == "subword", vocabulary.ids[EOS]
+    end, pad = AddedToken(EOS, normalized=subwords), _SUBWORD_PAD if subwords else PAD
+    made.add_special_tokens([AddedToken(UNK), end, AddedToken(pad)])
     made.post_processor = processors.TemplateProcessing(f"{EOS} $A", f"{EOS} $A {EOS} $B:1", [(EOS, eos)])
     return PreTrainedTokenizerFast(
         tokenizer_object=made,
         unk_token=UNK,
         bos_token=EOS,
-        eos_token=AddedToken(EOS, normalized=True),
-        pad_token=PAD,
+        eos_token=end,
+        pad_token=pad,
         padding_side="left",
         model_max_length=_LONGEST,
         clean_up_tokenization_spaces=False,
+        split_special_tokens=not subwords,
     )
 
 
+def padding_id(tokenizer: PreTrainedTokenizerFast) -> int | None:
+    """The id of the padding that `tokenizer_of` added, whatever pads now; None without one."""
+    ids = tokenizer.get_vocab()
+    return ids.get(_SUBWORD_PAD, ids.get(PAD))
+
+
 def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int, tokenize: str = "none") -> Vocabulary:
-    """The vocabulary that `tokenizer_of` made this of, of the first `size` tokens.
+    """The vocabulary that `tokenizer_of` made this of, of the first `size` tokens beside the padding.
 
     Raises: DataError: the tokenizer is not one of those.
     """
     owner = "tokenizer.json"
-    words: Any = tokenizer.convert_ids_to_tokens(list(range(size)))
+    padding = padding_id(tokenizer)
+    words: Any = tokenizer.convert_ids_to_tokens([i for i in range(size + 1) if i != padding][:size])
     if words[:2] != [UNK, EOS] or None in words or len(set(words)) != size:
         got = f"{words[:3]} …"
         raise DataError(owner, f"must have {size} tokens, {UNK} and {EOS} first", got, "Restore the folder's own file")
@@ -72,26 +84,38 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int, tok
 
 
 def _of_words(vocabulary: Vocabulary) -> Tokenizer:
+    """Words; every one is decoded with a space before it, so that new words can be added to a text."""
     made = Tokenizer(models.WordLevel(vocabulary.ids, unk_token=UNK))
+    made.normalizer = normalizers.Replace(_LINE_END, f" {EOS} ")
     if vocabulary.tokenize == "characters":
         made.pre_tokenizer = pre_tokenizers.Split(Regex(_CHARACTER), "removed", invert=True)
         made.decoder = decoders.Fuse()
         return made
     made.pre_tokenizer = pre_tokenizers.Split(Regex(_SPACE), "removed")
-    made.decoder = decoders.Sequence([decoders.Replace(Regex("^"), " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    first = decoders.Replace(Regex(f"^ (?={EOS}|{PAD})"), "")
+    made.decoder = decoders.Sequence([decoders.Replace(Regex("^"), " "), decoders.Fuse(), first])
     return made
 
 
 def _of_characters(vocabulary: Vocabulary) -> Tokenizer:
+    """Characters; a new line is `<eos>`, and an `<eos>` written in the text is five characters."""
     made = Tokenizer(models.WordLevel(vocabulary.ids, unk_token=UNK))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    steps = [(_LINE_END, "\nn"), (EOS, f"{EOS[0]}\n{EOS[1:]}"), ("\nn", EOS)]  # a written one is broken by a new line,
+    made.normalizer = normalizers.Sequence([normalizers.Replace(old, new) for old, new in steps])
+    break_ = pre_tokenizers.Split("\n", "removed")  # which is taken out again once it cannot be joined
+    single = pre_tokenizers.Split(Regex(rf"{EOS}|[\s\S]"), "isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([break_, single])
     made.decoder = decoders.Fuse()
     return made
 
 
 def _of_subwords(vocabulary: Vocabulary) -> Tokenizer:
+    """A run's own tokenizer with our ids; a new line becomes the text `<eos>`, which it matches."""
     splitter: Any = vocabulary.splitter
-    return Tokenizer.from_str(json.dumps(_with_ids(json.loads(splitter.settings), vocabulary)))
+    made = Tokenizer.from_str(json.dumps(_with_ids(json.loads(splitter.settings), vocabulary)))
+    line = normalizers.Replace(_LINE_END, EOS)
+    made.normalizer = normalizers.Sequence([made.normalizer, line]) if made.normalizer else line
+    return made
 
 
 def _with_ids(settings: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class LanguageModel(PretrainedModel):
             Recurrent(config.cell, before, after, **shared, **config.options)
             for before, after in zip(widths, config.hidden_sizes, strict=False)
         )
-        self._set_biases()
+        self.set_biases()
         self.decoder = nn.Linear(config.hidden_sizes[-1], config.vocabulary_size)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
@@ -79,7 +79,7 @@ class LanguageModel(PretrainedModel):
             nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
 
     @torch.no_grad()
-    def _set_biases(self) -> None:
+    def set_biases(self) -> None:
         """Set the biases of gates as the configuration says.
 
         Equations: forget gates, Jozefowicz, Zaremba & Sutskever 2015. Master gates, no source: f̃ = cumax rises early and

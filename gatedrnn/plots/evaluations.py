@@ -1,5 +1,6 @@
 """The pages of `eval-parsing` and `eval-syntax`, from their results."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
@@ -30,7 +31,8 @@ def write_parsing_report(
         about: how (what was read and chosen), treebank, command, and row (the name of the one to stress): texts for the page.
     """
     scores, intervals = results["scores"], results.get("intervals", {})
-    trivial = {name: s["B"] for name, s in scores.items() if name not in ("model", "upper_bound")}
+    others = {name: s["B"] for name, s in scores.items() if name not in ("model", "upper_bound")}
+    trivial = {name: value for name, value in others.items() if not math.isnan(value)}
     best = max(trivial, key=lambda name: trivial[name], default=None)
     said = {f"F1 of the trees (protocol B, {results['algorithm']})": _shown(scores, "model")}
     said |= {f"best trivial parser ({_title(best)})": f"{trivial[best]:.1f}"} if best else {}
@@ -38,10 +40,14 @@ def write_parsing_report(
     said |= {"sentences": f"{results['sentences']:,}"}
     figure = _lengths(results["by_length"])
     body = [f"<p>{escape(about['how'])}</p>", tiles({k: v for k, v in said.items() if v})]
-    body += ["<h2>Unlabelled F1</h2>", bars((_title(name), s["B"], name == "model") for name, s in scores.items())]
+    body += [
+        "<h2>Unlabelled F1</h2>",
+        bars((_title(name), None if math.isnan(s["B"]) else s["B"], name == "model") for name, s in scores.items()),
+    ]
     body += [
         table(
-            ("trees", *PROTOCOLS), ((name, [f"{v:.2f}" for v in s.values()], name == about["row"]) for name, s in rows)
+            ("trees", *PROTOCOLS),
+            ((name, [_score(v, 2) for v in s.values()], name == about["row"]) for name, s in rows),
         )
     ]
     if intervals:
@@ -94,7 +100,12 @@ def _title(name: str | None) -> str:
 
 
 def _shown(scores: Mapping[str, Mapping[str, float]], name: str) -> str:
-    return f"{scores[name]['B']:.1f}" if name in scores else ""
+    return _score(scores[name]["B"]) if name in scores else ""
+
+
+def _score(value: float, digits: int = 1) -> str:
+    """A score, or a dash where no sentence counts (NaN)."""
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _hundred(share: float | None) -> float | None:
@@ -114,7 +125,10 @@ def _lengths(parts: Mapping[str, Any]) -> Figure:
 
 
 def _ranges(intervals: Mapping[str, Mapping[str, Sequence[float]]]) -> list[tuple[str, list[str], bool]]:
-    return [(_title(n), [f"{a:.1f}–{b:.1f}" for a, b in by.values()], n == "model") for n, by in intervals.items()]
+    return [
+        (_title(n), [_score(a) if math.isnan(a) else f"{a:.1f}–{b:.1f}" for a, b in by.values()], n == "model")
+        for n, by in intervals.items()
+    ]
 
 
 def _recall(recall: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -36,9 +36,13 @@ def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
 
 
 def reading(run: Run, body: SurprisalBody, limits: Limits) -> Work:
-    """A record a line, as `gatedrnn surprisal --json`. Raises: as `parsing`."""
+    """A record a line, as `gatedrnn surprisal --json`. Raises: as `parsing`; a sentence of a list has no word."""
     lines, total, some = [], 0, False
-    for line in align_lines(run.vocabulary, _lines(body.text), body.mapping, run.config.data.empty_lines):
+    listed, empty_lines = isinstance(body.text, list), run.config.data.empty_lines
+    for line in align_lines(run.vocabulary, _lines(body.text), body.mapping, "eos" if listed else empty_lines):
+        if listed and empty_lines == "skip" and not line.ids:  # whose record would be missing
+            got = f"none in sentence {len(lines) + 1}. Leave it out"
+            raise RefusedError(400, f"text: each sentence of a list must hold a word; got {got}", param="text")
         lines.append(line)
         total, some = total + max(1, len(line.ids)), some or bool(line.ids)
         if total > limits.prompt_tokens:

@@ -17,6 +17,9 @@ WINDOWS = (
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
+LARGEST_SEED = 2**32 - 1
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """The section `training` of a run's YAML.
@@ -106,6 +109,8 @@ class TrainingConfig:
             positive_int(f"training.{name}", getattr(self, name))
         for name in ("seed", "finetune_epochs", "warmup_steps"):
             positive_int(f"training.{name}", getattr(self, name), minimum=0)
+        if self.seed > LARGEST_SEED:
+            raise ArgumentError("training.seed", f"must be at most {LARGEST_SEED}", self.seed, "Choose a smaller one")
         for name in ("patience", "average_interval", "average_epoch"):
             if getattr(self, name) is not None:
                 positive_int(f"training.{name}", getattr(self, name))

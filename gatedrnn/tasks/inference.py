@@ -120,10 +120,10 @@ class Inference:
         """A `PairClassifier`."""
         return PairClassifier(model, backend)
 
-    def checksum(self) -> int:
-        """Of the training pairs."""
-        train = self.pairs["train"]
-        arrays = (train.labels, *(each for side in (train.left, train.right) for each in (side.lengths_N, side.tokens)))
+    def checksum(self, split: str) -> int:
+        """Of a split's pairs."""
+        pairs = self.pairs[split]
+        arrays = (pairs.labels, *(each for side in (pairs.left, pairs.right) for each in (side.lengths_N, side.tokens)))
         return functools.reduce(lambda total, array: checksum(array, total), arrays, 0)
 
     def write(self, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -62,10 +63,11 @@ class LanguageModelling(OfCorpus):
             teacher.check_text(corpus, str(run))
         return cls(corpus, teacher)
 
-    def checksum(self) -> int:
-        """Of the training text's tokens, and of what a teacher says of them."""
-        found = super().checksum()
-        return found if self.teacher is None else self.teacher.checksum(found)
+    def checksum(self, split: str) -> int:
+        """Of a split's tokens, and of what a teacher says of them."""
+        found = super().checksum(split)
+        known = self.teacher is not None and split in self.teacher.heights
+        return self.teacher.checksum(split, found) if self.teacher is not None and known else found
 
     def write(self, folder: Path) -> None:
         """The vocabulary, and the teacher."""
@@ -108,7 +110,7 @@ class LanguageModelling(OfCorpus):
         adversarial, gates = training.adversarial_softmax, False if self.teacher is None else (GATE,)
         given: dict[str, Any] = {"lengths": lengths_B, "divisor": divisor, "adversarial_softmax": adversarial}
         output = model(inputs_TB, states, targets=targets_TB, return_gates=gates, **given)
-        penalty = penalties(training, output, lengths_B)
+        penalty = penalties(training, output, batch, lengths_B)
         if self.teacher is not None:
             penalty = penalty + self.teacher.loss(output, batch, device)
         return Loss(output.loss, penalty, output.states)
@@ -201,15 +203,14 @@ def _reset(states: Any, probability: float) -> Any:
 
 def _temperature(model: nn.Module, held: Vocabulary, how: Mapping[str, Any]) -> float:
     """What logits are divided by. Raises: ArgumentError: no number from 0.001 on and not "auto", or beside a reset."""
-    if how["reset"] and str(how["temperature"]) not in ("1", "1.0"):
+    auto, found = how["temperature"] == "auto", math.nan
+    with suppress(ValueError):
+        found = float(how["temperature"])
+    if how["reset"] and found != 1:
         rule, advice = "cannot be combined with --reset", "Leave one of them out"
         raise ArgumentError("--temperature", rule, how["temperature"], advice)
-    if how["temperature"] == "auto":
+    if auto:
         return best_temperature(model, how["valid"]["text"], held)
-    try:
-        found = float(how["temperature"])
-    except ValueError:
-        found = math.nan
     if not _COLDEST <= found < math.inf:
         rule = f"must be a number of at least {_COLDEST:g}, or auto"
         raise ArgumentError("--temperature", rule, repr(how["temperature"]), "Write --temperature 0.95")

@@ -53,9 +53,9 @@ class OfCorpus:
         """A model of the task's `network`."""
         return self.network(model, backend)
 
-    def checksum(self) -> int:
-        """Of the training text's tokens."""
-        return checksum(self.corpus["train"])
+    def checksum(self, split: str) -> int:
+        """Of a split's tokens."""
+        return checksum(self.corpus[split])
 
     def write(self, folder: Path) -> None:
         """The vocabulary."""

@@ -134,8 +134,8 @@ class Task(Protocol):
         """A model of a completed section."""
         ...
 
-    def checksum(self) -> int:
-        """Of what is trained on."""
+    def checksum(self, split: str) -> int:
+        """Of what is trained on, or of what validation scores."""
         ...
 
     def write(self, folder: Path) -> None:

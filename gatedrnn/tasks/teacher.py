@@ -124,10 +124,10 @@ class Teacher:
                 advice = "Restore that text, or start another run"
                 raise DataError(owner, "must hold the trees of the text that is read", got, advice)
 
-    def checksum(self, before: int) -> int:
-        """Of what is learned, after a text's `before`."""
+    def checksum(self, split: str, before: int) -> int:
+        """Of what is learned, or scored, of a split, after its text's `before`."""
         how = np.frombuffer(to_json(asdict(self.how)).encode(), np.uint8)
-        return checksum(self.heights["train"], checksum(how, before))
+        return checksum(self.heights[split], checksum(how, before))
 
     def loss(self, output: LanguageModelOutput, batch: Window, device: torch.device) -> Tensor:
         """The weighted tree loss of a batch, of whose layers the gate `GATE` was asked for."""

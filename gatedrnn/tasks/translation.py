@@ -139,10 +139,10 @@ class Translation:
         """A `TranslationModel`."""
         return TranslationModel(model, backend)
 
-    def checksum(self) -> int:
-        """Of the training text's tokens."""
-        train = self.pairs["train"]
-        arrays = [each for side in (train.source, train.target) for each in (side.lengths_N, side.tokens)]
+    def checksum(self, split: str) -> int:
+        """Of a split's tokens."""
+        pairs = self.pairs[split]
+        arrays = [each for side in (pairs.source, pairs.target) for each in (side.lengths_N, side.tokens)]
         return functools.reduce(lambda total, array: checksum(array, total), arrays, 0)
 
     def write(self, folder: Path) -> None:

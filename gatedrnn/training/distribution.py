@@ -1,6 +1,7 @@
 """Devices, precision, processes and loggers, by Lightning Fabric; processes are started by torchrun."""
 
 import os
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.tasks.config import LARGEST_SEED
 from gatedrnn.training.config import TrainingConfig
 
 
@@ -20,6 +22,7 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
     strategy = "ddp" if processes > 1 else "auto"
     loggers = [_tensorboard(folder)] if training.tensorboard else None
     try:
+        warnings.filterwarnings("ignore", ".*precision='16-mixed'", UserWarning)  # an error below
         fabric = Fabric(
             accelerator=training.device, devices=local, num_nodes=processes // local, strategy=strategy,
             precision=training.precision, loggers=loggers,  # type: ignore[arg-type]
@@ -30,7 +33,10 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
         raise ArgumentError(
             "training.device", "must be a device of this machine", repr(training.device), reason
         ) from error
-    fabric.seed_everything(training.seed + fabric.global_rank, verbose=False)
+    if training.precision == "16-mixed" and fabric.device.type == "cpu":  # Fabric takes bfloat16 there
+        rule, advice = "needs a GPU with 16-mixed", "Write --training.precision bf16-mixed, or 32-true"
+        raise ArgumentError("training.precision", rule, "16-mixed on the CPU", advice)
+    fabric.seed_everything((training.seed + fabric.global_rank) % (LARGEST_SEED + 1), verbose=False)
     return fabric
 
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.layers import RecurrentBase
-from gatedrnn.models.saving import PretrainedModel, load_weights, save_config, save_weights
+from gatedrnn.models.saving import CONFIG_FILE, PretrainedModel, load_weights, save_config, save_weights
 from gatedrnn.tasks import Task
 from gatedrnn.tasks.task import Batch, Score, check_read
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
-from gatedrnn.training.config import RunConfig, TrainingConfig
+from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.distribution import make_fabric
 from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.projected import Project, projected
@@ -37,9 +37,9 @@ from gatedrnn.training.run import (
     write_begun,
     write_metrics,
 )
-from gatedrnn.training.schedule import betas, gates_at, no_longer_better, plateau, rate, starts_averaging
+from gatedrnn.training.schedule import betas, check_gates, gates_at, no_longer_better, plateau, rate, starts_averaging
 from gatedrnn.training.signals import signals
-from gatedrnn.training.state import Progress, TrainingState, check_same
+from gatedrnn.training.state import Progress, TrainingState, check_same, check_stage
 
 _EXPLODED_NATS = 100.0
 
@@ -98,19 +98,24 @@ def train(
         holds the best weights and its checkpoints.
     """
     check_read(task, config.training)
+    training = config.training
     keep_freed_memory()
     config = replace(config, model=task.complete(config.model))
-    fabric = make_fabric(config.training, folder)
-    model: Any = task.build(config.model, config.training.backend)
+    fabric = make_fabric(training, folder)
+    model: Any = task.build(config.model, training.backend)
+    check_gates([layer for layer in model.modules() if isinstance(layer, RecurrentBase)], training)
     if weights is not None:
         model.load_state_dict(weights)
+    loop = Loop(config, task, folder, display, fabric, model, project)
     with locked(folder) if fabric.is_global_zero else nullcontext():
         if not resume:
             check_free(folder)
         saved = checkpoint.load(folder) if resume and check_begun(folder) else None
         if saved is not None:
             continued(folder, config)
-            check_same(*saved, task.checksum(), fabric.world_size, "" if project is None else project.name)
+            check_same(*saved, loop.state.progress)
+            had = read_run_config(folder / CONFIG_FILE, written=True).training.epochs
+            check_stage(saved[1], training.epochs, had)
         fabric.barrier()
         if fabric.is_global_zero:
             if saved is None:
@@ -123,9 +128,8 @@ def train(
         fabric.barrier()
         if not fabric.is_global_zero:
             task.cache(folder / TOKENS_FOLDER)  # as the first one wrote it
-        loop = Loop(config, task, folder, display, fabric, model, project)
         if saved is not None:
-            loop.state.load(*saved, config.training.learning_rate, fabric.device, fabric.global_rank)
+            loop.state.load(*saved, training.learning_rate, fabric.device, fabric.global_rank)
             if fabric.is_global_zero:
                 write_metrics(folder, loop.state.progress.metrics)  # what came after the checkpoint will come again
         return loop.run()
@@ -150,7 +154,8 @@ class Loop:
         progress = Progress(
             base_rate=training.learning_rate,
             learning_rate=training.learning_rate,
-            text=task.checksum(),
+            text=task.checksum("train"),
+            valid_text=task.checksum("valid"),
             processes=fabric.world_size,
             project="" if project is None else project.name,
         )
@@ -285,8 +290,12 @@ class Loop:
         if math.isfinite(value) and sound:
             return
         where = f"the {what} must stay finite and small, at epoch {p.epoch}, step {p.step + 1}"
-        advice = "The run holds the best weights so far; continue from its last checkpoint with --resume and a lower"
-        raise ArgumentError("training", where, value, f"{advice} --training.learning_rate or --training.gradient_clip")
+        clip = (
+            "a lower --training.gradient_clip" if self.config.training.gradient_clip else "--training.gradient_clip 1"
+        )
+        kept = "The run holds the best weights so far; continue from its last checkpoint with --resume and"
+        how = kept if checkpoints(self.folder) else "Nothing is learned yet; start another run with"
+        raise ArgumentError("training", where, value, f"{how} a lower --training.learning_rate or {clip}")
 
     def _validate(self, per_second: float) -> None:
         """Score the validation text, keep the model if it is the best, adapt the learning rate, and end the epoch."""

@@ -1,10 +1,13 @@
 """What changes over a training: the learning rate, when averaging begins, when to stop."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
+from gatedrnn.layers import RecurrentBase
 from gatedrnn.training.config import TrainingConfig
 
 
@@ -56,6 +59,15 @@ def betas(training: TrainingConfig, step: int, steps: int, spent: float = 0.0) -
         return first, second
     height = (one_cycle(_done(training, step, steps, spent)) - 0.1) / 0.9
     return first + (training.peak_beta - first) * max(0.0, height), second
+
+
+def check_gates(layers: Iterable[RecurrentBase], training: TrainingConfig) -> None:
+    """Raises ArgumentError: a perturbation is to change, and no layer has a gate to perturb."""
+    able = any(layer.spec.perturbed(layer.gates) for layer in layers)
+    for name in ("final_temperature", "final_noise_probability"):
+        value = getattr(training, name)
+        if value is not None and not able:
+            raise ArgumentError(f"training.{name}", "needs a cell with gates to perturb", value, "Leave it out")
 
 
 def gates_at(training: TrainingConfig, gates: Gates, step: int, steps: int, spent: float = 0.0) -> Gates:

@@ -29,7 +29,8 @@ class Progress:
         total_nats, count, smooth_nats: of the current epoch.
         metrics: lines of metrics.jsonl.
         project: how the weights are projected for every step, in words; nothing where they are not.
-        learning_rate, text, processes: as configured, a checksum of what is trained on, and how many train.
+        learning_rate, processes: as configured, and how many train.
+        text, valid_text: checksums of what is trained on, and of what validation scores (None in older checkpoints).
         seconds: spent so far, over all sessions; validation_seconds: of the last validation.
     """
 
@@ -49,6 +50,7 @@ class Progress:
     project: str = ""
     learning_rate: float = 0.0
     text: int = 0
+    valid_text: int | None = None
     processes: int = 1
     seconds: float = 0.0
     validation_seconds: float = 0.0
@@ -58,12 +60,15 @@ class Progress:
         return next((record for record in reversed(self.metrics) if record["best"]), None)
 
 
-def check_same(tensors: dict[str, Tensor], values: dict[str, Any], text: int, processes: int, project: str) -> None:
-    """Raises ArgumentError if a checkpoint is of another text, projection or number of processes; before anything is written."""
-    if values["text"] != text:
-        got = f"another text (checksum {text}, and {values['text']} before)"
-        rule, advice = "must hold the text that the run started with", "Restore that text, or start another run"
-        raise ArgumentError("data.folder", rule, got, advice)
+def check_same(tensors: dict[str, Tensor], values: dict[str, Any], now: Progress) -> None:
+    """Raises ArgumentError if a checkpoint is of other texts, projection or processes than `now`; before anything is written."""
+    for split, known in (("training", "text"), ("validation", "valid_text")):
+        before, text = values.get(known), getattr(now, known)
+        if before not in (None, text):
+            got = f"another {split} text (checksum {text}, and {before} before)"
+            rule, advice = "must hold the text that the run started with", "Restore that text, or start another run"
+            raise ArgumentError("data.folder", rule, got, advice)
+    project, processes = now.project, now.processes
     if values["project"] is None and (project or any(name.startswith("project.") for name in tensors)):
         rule, got = "needs a checkpoint that says how the weights are projected", "one of version 1, which does not"
         advice = "Start again in another --out, or continue with the version that started the run"
@@ -78,6 +83,14 @@ def check_same(tensors: dict[str, Tensor], values: dict[str, Any], text: int, pr
     if values["processes"] != processes:
         rule, got = "must use as many processes as before", f"{processes}, and {values['processes']} before"
         raise ArgumentError("train --resume", rule, got, "Start the same number")
+
+
+def check_stage(values: dict[str, Any], epochs: int, had: int) -> None:
+    """Raises ArgumentError: other `epochs` than the run `had`, and finetuning, which comes after them, has begun."""
+    if values["stage"] == "finetune" and epochs != had:
+        rule, got = "must be as in the run once finetuning has begun", f"{epochs}, and {had} in the run"
+        advice = "Give more --training.finetune_epochs, or start another run"
+        raise ArgumentError("training.epochs", rule, got, advice)
 
 
 @dataclass
@@ -139,7 +152,8 @@ class TrainingState:
         """
         values = {_NAMES_OF_BEFORE.get(name, name): value for name, value in values.items()}
         groups, precision = values.pop("groups"), values.pop("precision")
-        values["project"] = self.progress.project  # the same, by `check_same`, where the checkpoint names it
+        for name in ("project", "valid_text"):  # the same, by `check_same`, where the checkpoint names it
+            values[name] = getattr(self.progress, name)
         self.progress = p = Progress(**values)
         p.base_rate *= learning_rate / p.learning_rate
         p.learning_rate = learning_rate

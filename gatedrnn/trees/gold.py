@@ -20,9 +20,9 @@ ROOT_LABELS = frozenset({"ROOT", "TOP", ""})
 
 KEEP_RULES: dict[str, Callable[[str, str], bool]] = {
     "ptb": lambda word, tag: tag in WORD_TAGS,
-    "alnum": lambda word, tag: tag != "-NONE-" and any(character.isalnum() for character in word),
+    "alnum": lambda word, tag: tag != "-NONE-" and any(character.isalnum() for character in unescaped(word)),
 }
-"""Which terminals count: by tag (English), or those with a letter or digit."""
+"""Which terminals count: by tag (English), or those with a letter or digit (the name of a bracket, -LRB-, has none)."""
 
 
 def keep_word(words: str) -> Callable[[str, str], bool]:
@@ -79,10 +79,10 @@ def gold_tree(tree: Tree, words: str = "ptb", cut: Callable[[str], list[str]] | 
             label, start, place = opened.pop()
             found.append((place, label, (start, len(kept)), depth == 0))
         elif (terminal := _terminal(node)) is not None:
-            word, tag = (unescaped(terminal[0]), terminal[1]) if cut else terminal
+            word, tag = terminal
             if keep(word, tag):
                 start = len(kept)
-                kept.extend((piece, tag) for piece in (cut(word) if cut else [word]))
+                kept.extend((piece, tag) for piece in (cut(unescaped(word)) if cut else [word]))
                 found.append((count, tag or "word", (start, len(kept)), depth == 0))
                 count += 1
         else:

@@ -25,17 +25,17 @@ PROTOCOLS = ("A", "AW", "B", "B_star", "corpus")
 
 @dataclass(frozen=True)
 class Score:
-    """F1 in percent by protocol, and how many sentences A and B averaged."""
+    """F1 in percent by protocol, and how many sentences A and B averaged; B, B* and corpus are None where B averaged none."""
 
     A: float
     AW: float
-    B: float
-    B_star: float
-    corpus: float
+    B: float | None
+    B_star: float | None
+    corpus: float | None
     sentences_A: int
     sentences_B: int
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float | None]:
         """{A, AW, B, B_star, corpus} in percent."""
         return {name: getattr(self, name) for name in PROTOCOLS}
 
@@ -52,15 +52,16 @@ def score(predicted: Sequence[Set[Span]], gold: Sequence[Gold]) -> Score:
     values = per_sentence(predicted, gold)
     found = _percent(values, np.ones((1, len(values))))[0]
     long = int(values[:, _LONG].sum())
-    return Score(*(float(value) for value in found), sentences_A=len(values), sentences_B=long)
+    return Score(*map(_known, found), sentences_A=len(values), sentences_B=long)  # type: ignore[arg-type]
 
 
 def bootstrap(
     predicted: Sequence[Set[Span]], gold: Sequence[Gold], samples: int = 1000, seed: int = 1
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, tuple[float, float] | None]:
     """95 % interval of each protocol's F1: sentences drawn with replacement, `samples` times; the 2.5 and 97.5 percentiles.
 
-    Arguments and errors as `score`. It tells of the choice of sentences, not of the model's seed.
+    Arguments and errors as `score`. It tells of the choice of sentences, not of the model's seed. Samples without a sentence
+    that a protocol counts are left out; None where that is every sample.
     """
     values = per_sentence(predicted, gold)
     generator = np.random.default_rng(seed)
@@ -69,8 +70,19 @@ def bootstrap(
         drawn = generator.integers(0, len(values), (min(100, samples - start), len(values)))
         counts = np.stack([np.bincount(row, minlength=len(values)) for row in drawn])
         found.append(_percent(values, counts))
-    low, high = np.percentile(np.concatenate(found), [2.5, 97.5], axis=0)
-    return {name: (float(a), float(b)) for name, a, b in zip(PROTOCOLS, low, high, strict=True)}
+    return dict(zip(PROTOCOLS, map(_interval, np.concatenate(found).T), strict=True))
+
+
+def _interval(values: np.ndarray) -> tuple[float, float] | None:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    low, high = np.percentile(known, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def per_sentence(predicted: Sequence[Set[Span]], gold: Sequence[Gold]) -> np.ndarray:
@@ -104,13 +116,17 @@ _A, _AW, _STAR, _LONG, _HIT, _EXTRA, _MISSED = range(7)
 
 
 def _percent(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """F1 in percent by `PROTOCOLS` [samples, 5], each sentence counted so many times [samples, sentences]."""
+    """F1 in percent by `PROTOCOLS` [samples, 5], each sentence counted so many times [samples, sentences].
+
+    NaN where B counts no sentence; `corpus` is 100 where there is no span in the sentences that it counts.
+    """
     sums, number = counts @ values, counts.sum(1)
     long = sums[:, _LONG]
-    b = np.divide((counts * values[:, _LONG]) @ values[:, _A], long, out=np.ones(len(counts)), where=long > 0)
-    star = np.divide(sums[:, _STAR], long, out=np.ones(len(counts)), where=long > 0)
+    none = np.where(long > 0, 1.0, np.nan)
+    b = np.divide((counts * values[:, _LONG]) @ values[:, _A], long, out=none.copy(), where=long > 0)
+    star = np.divide(sums[:, _STAR], long, out=none.copy(), where=long > 0)
     everything = 2 * sums[:, _HIT] + sums[:, _EXTRA] + sums[:, _MISSED]
-    corpus = np.divide(2 * sums[:, _HIT], everything, out=np.ones(len(counts)), where=everything > 0)
+    corpus = np.divide(2 * sums[:, _HIT], everything, out=none.copy(), where=everything > 0)
     return 100.0 * np.stack([sums[:, _A] / number, sums[:, _AW] / number, b, star, corpus], 1)
 
 

@@ -1,5 +1,6 @@
 """Half-open spans over the words of a sentence, and the trees they form."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from gatedrnn.core.errors import ArgumentError
 Span = tuple[int, int]
 
 _ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
+_BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+_NAMES = re.compile("-[LR][RSC]B-")
+_BLANK = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class Bracketed:
 
 
 def unescaped(word: str) -> str:
-    """A treebank's word as people write it: -LRB- and -RRB- in it are parentheses."""
-    return word.replace("-LRB-", "(").replace("-RRB-", ")")
+    """A treebank's word as people write it: -LRB- and -RRB- in it are parentheses; square and curly brackets likewise."""
+    return _NAMES.sub(lambda found: _BRACKETS[found[0]], word) if "-" in word else word
 
 
 def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> str:
@@ -46,8 +50,8 @@ def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> s
 
     Args:
         spans: nested spans of width ≥ 2 over `words`; the whole sentence is added if it is missing.
-        words: at least one; parentheses in them become -LRB- and -RRB-; a final backslash, which would
-            escape a bracket, gets a `_`.
+        words: at least one; each is one leaf: parentheses in them become -LRB- and -RRB-, white space `_`, as does an empty
+            word; a final backslash, which would escape a bracket, gets a `_`.
         label: the label of every constituent, because an induced tree has no labels.
 
     Raises: ArgumentError: no word.
@@ -64,13 +68,13 @@ def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> s
 
 
 def _escape(word: str) -> str:
-    """A word that bracket readers take whole: no parentheses, and no backslash before a closing one."""
-    word = word.translate(_ESCAPES)
+    """A word that bracket readers take whole: no parentheses, no white space, and no backslash before a closing bracket."""
+    word = _BLANK.sub("_", word.translate(_ESCAPES)) or "_"
     return word + "_" if word.endswith("\\") else word
 
 
 def spans_to_tree(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> Tree:
-    """The nltk.Tree of nested spans; arguments and errors as `brackets`."""
+    """The nltk.Tree of nested spans, its leaves the words as written; arguments and errors as `brackets`."""
     if not words:
         raise ArgumentError("spans_to_tree.words", "must have at least one word", 0, "Skip empty sentences")
     root = Tree(label, [])

@@ -5,7 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from terminal import fails, record, works
+import yaml
+from terminal import copy_of, fails, record, works
 
 from gatedrnn.cli.commands import distil
 from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits, write_corpus
@@ -258,3 +259,17 @@ def test_a_text_without_a_sentence_that_has_a_tree_is_refused(place, tmp_path):
     (text / "valid.txt").write_text("the\nold\n")
     line = fails("distil", place / "onlstm", "--data", text, *ONLSTM, *CPU, 1, "--out", tmp_path / "out")
     assert "valid.txt: must hold a sentence of 2 to 300 words for distil; got 2 others" in line
+
+
+@pytest.mark.parametrize("gate", ["master_forget", "master_input", "both"])
+def test_a_teacher_parses_by_its_own_gate_and_layer(place, tmp_path, gate):
+    run = copy_of(place / "onlstm", tmp_path / gate)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"] |= {"tree_gate": gate, "tree_layer": 1}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    teacher = load_run(run)
+    sentences = [line.split() for line in (place / "text" / "test.txt").read_text().splitlines()]
+    found = list(distil._parses(teacher, iter(sentences)))
+    assert found == list(parse_sentences(teacher.model, teacher.vocabulary, sentences, layer=1, gate=gate))
+    (tmp_path / "a.txt").write_text("\n".join(map(" ".join, sentences)))
+    assert [one.brackets for one in found] == works("parse", run, tmp_path / "a.txt").splitlines()

@@ -46,6 +46,7 @@ def test_two_processes_have_the_losses_of_one(text, tmp_path, unit):
     for processes in (1, 2):
         folder, torchrun = tmp_path / str(processes), processes > 1 and unit == "stream"
         options = [*PLAIN, "--training.epochs", "2", "--training.unit", unit]
+        options += ["--training.activation_penalty", "20", "--training.temporal_penalty", "5"]
         code, out, err = train(text, folder, processes, *options, torchrun=torchrun)
         assert code == 0, err[-3000:]
         assert out.count("all epochs done") == 1

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from terminal import call, fails
+from terminal import call, fails, works
 
 from gatedrnn.training.run import load_run
 
@@ -46,3 +46,83 @@ def test_an_empty_line_counts_against_the_limits_of_a_server(work, empty_lines):
         return
     with pytest.raises(RefusedError, match="must be at most 20 tokens in one request; got 21 or more"):
         reading(run, SurprisalBody(text=text), limits)
+
+
+@pytest.mark.parametrize(
+    "given", [("--data.anything", "x"), ("--temperature.foo", "0.9"), ("--batch-size.x", "5"), ("--json.x",)]
+)
+def test_an_option_with_a_key_that_it_does_not_have_is_unknown(work, given):
+    code, said, error = call("evaluate", work / "run", *given)
+    assert (code, said) == (2, "") and f"unrecognized arguments: {given[0]}. " in error
+
+
+def test_an_unknown_key_of_a_section_is_unknown(work, tmp_path):
+    for name in ("--training.epochs.x", "--out.x", "--model.cell.x", "--data.x"):
+        code, _, error = call("train", "--out", tmp_path / "out", name, "3")
+        assert code == 2 and name in error and not (tmp_path / "out").exists(), error
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("training.minutes", "inf", "--training.minutes: must be a number; got inf"),
+        ("training.epochs", "two", "--training.epochs: must be an integer; got two"),
+        ("training.seed", "4294967296", "training.seed: must be at most 4294967295; got 4294967296"),
+        ("training.precision", "16-mixed", "training.precision: needs a GPU with 16-mixed; got 16-mixed on the CPU"),
+        ("training.final_temperature", "0.1", "training.final_temperature: needs a cell with gates to perturb; got 0.1"),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_training_cannot_use(work, tmp_path, name, value, said):
+    out = tmp_path / "out"
+    small = ("--model.cell", "rnn", "--model.tied", "false", "--model.hidden_sizes", "[4]", "--training.device", "cpu")
+    _, _, error = call("train", "--data", work / "text", "--out", out, *small, f"--{name}", value)
+    assert said in error and len(error.splitlines()) == 1 and not out.exists(), error
+
+
+def test_a_key_twice_in_yaml(work, tmp_path):
+    (tmp_path / "twice.yaml").write_text("training: {epochs: 1, epochs: 2}\n")
+    error = fails("train", "--config", tmp_path / "twice.yaml", "--out", tmp_path / "out")
+    assert "twice.yaml:1: must be YAML; got the key epochs twice" in error
+
+
+def test_values_of_the_run_itself_may_be_given_when_it_goes_on(work, tmp_path):
+    out = tmp_path / "run"
+    small = (
+        "--model.cell",
+        "lstm",
+        "--model.embedding_size",
+        6,
+        "--model.hidden_sizes",
+        "[6, 6]",
+        "--model.tied",
+        "true",
+    )
+    cycle = ("--training.schedule", "one_cycle", "--training.peak_beta", 0.7, "--training.epochs", 1)
+    works("train", "--data", work / "text", "--out", out, *small, *cycle, "--training.device", "cpu")
+    for given in (("--model.hidden_sizes", "[6, 6]"), ("--training.peak_beta", 0.7)):
+        assert "all epochs done" in works("train", "--out", out, "--resume", *given)
+    error = fails("train", "--out", out, "--resume", "--training.peak_beta", 0.8)
+    assert "training.peak_beta: must be as in the run; got 0.8, and 0.7 in the run" in error
+
+
+def test_an_explosion_before_anything_is_learned(work, tmp_path):
+    wild = ("--training.learning_rate", 1e6, "--training.optimizer", "sgd", "--training.gradient_clip", 0)
+    small = (
+        "--model.cell",
+        "lstm",
+        "--model.embedding_size",
+        6,
+        "--model.hidden_sizes",
+        "[6]",
+        "--training.device",
+        "cpu",
+    )
+    error = fails("train", "--data", work / "text", "--out", tmp_path / "run", *small, *wild)
+    assert (
+        "Nothing is learned yet; start another run with a lower --training.learning_rate or --training.gradient_clip 1"
+        in error
+    )
+
+
+def test_a_temperature_of_one_is_none(work):
+    assert works("evaluate", work / "run", "--reset", "--temperature", "1.00", "--json")

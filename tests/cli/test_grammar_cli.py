@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+from nltk.tree import Tree
 from terminal import call, fails, record, records, works
 
 from gatedrnn.data import write_corpus
@@ -174,3 +175,25 @@ def test_a_damaged_run_and_an_unknown_key_are_named(place, tmp_path):
     assert "Did you mean 'nonterminals'" in fails("train", "--config", config, "--out", tmp_path / "run")
     code, _, err = call(*TRAIN, "--model.cell", "lstm", "--out", tmp_path / "run")
     assert code == 2 and "--model.cell" in err
+
+
+def test_distances_of_an_earlier_run_do_not_stay_beside_a_new_tree(place, tmp_path):
+    rows = [
+        f"{k}\t{word}" + "\t_" * 7 + f"\tGloss=x|Distance=0.{k}" for k, word in enumerate(("the", "old", "pilot"), 1)
+    ]
+    (tmp_path / "a.conllu").write_text("\n".join(["# parse = (X old)", *rows, "", ""]))
+    for runs in (["grammar"], ["grammar", "onlstm"]):
+        out = works("parse", *(place / run for run in runs), tmp_path / "a.conllu", "--conllu")
+        assert "Distance" not in out and out.count("Gloss=x") == 3 and out.count("# parse = (X ") == 1
+        assert "(X old)" not in out
+    assert "Gloss=x|Distance=0." in works("parse", place / "onlstm", tmp_path / "a.conllu", "--conllu")
+
+
+def test_a_form_with_a_space_is_one_leaf_in_every_tree(place, tmp_path):
+    rows = [f"{k}\t{word}" + "\t_" * 8 for k, word in enumerate(("the", "10 000", "pilots"), 1)]
+    (tmp_path / "a.conllu").write_text("\n".join([*rows, "", ""]))
+    for runs in (["grammar"], ["onlstm"], ["grammar", "onlstm"]):
+        (found,) = records("parse", *(place / run for run in runs), tmp_path / "a.conllu")
+        assert found["words"] == ["the", "10 000", "pilots"]
+        for tree in (found["tree"], *found.get("voters", ())):
+            assert Tree.fromstring(tree).leaves() == ["the", "10_000", "pilots"]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from terminal import fails, works
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, pipeline
+from transformers_runs import LEVELS, export_levels, loaded
 
 from gatedrnn.cells import CELLS
 from gatedrnn.data import write_corpus
@@ -20,19 +21,11 @@ SENTENCES = ["the cat that the dogs chase sleeps .", "a dog barks .", "the unhea
 
 @pytest.fixture(scope="module")
 def exported(levels):
-    """The folder with the runs `run` (words), `char`, `subword`, `int8`, each with its folder of transformers `hf-…`."""
-    works("compress", levels / "run", "--method", "int8", "--out", levels / "int8")
-    for name in ("run", "char", "subword", "int8"):
-        works("export", levels / name, "--to", "hf", "--out", levels / f"hf-{name}")
-    return levels
+    """The folder with the runs `LEVELS`, each with its folder of transformers `hf-…`."""
+    return export_levels(levels)
 
 
-def _loaded(folder, name):
-    place = folder / f"hf-{name}"
-    return AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place), load_run(folder / name)
-
-
-@pytest.mark.parametrize("name", ["run", "char", "subword", "int8"])
+@pytest.mark.parametrize("name", LEVELS)
 class TestEveryLevel:
     def test_there_and_back_with_the_same_bytes(self, exported, name, tmp_path):
         works("import", exported / f"hf-{name}", "--out", tmp_path / "back")
@@ -45,7 +38,7 @@ class TestEveryLevel:
             assert after.vocabulary.tokens(sentence) == before.vocabulary.tokens(sentence)
 
     def test_logits_are_ours(self, exported, name):
-        model, tokenizer, run = _loaded(exported, name)
+        model, tokenizer, run = loaded(exported, name)
         for sentence in SENTENCES:
             ids = [1, *run.vocabulary.encode(run.vocabulary.tokens(sentence))]
             given = tokenizer(sentence, return_tensors="pt")
@@ -54,11 +47,12 @@ class TestEveryLevel:
                 theirs, ours = model(**given).logits[0], run.model(torch.tensor(ids)[:, None]).logits[:, 0]
             torch.testing.assert_close(theirs[:, : len(run.vocabulary)], ours, rtol=0, atol=1e-6)
             torch.testing.assert_close(theirs.softmax(-1)[:, :-1], ours.softmax(-1))
-            assert theirs.softmax(-1)[:, -1].max() == 0
+            assert theirs.softmax(-1)[:, -1].max() < 1e-21
+            torch.testing.assert_close(theirs.log_softmax(-1)[:, :-1], ours.log_softmax(-1), rtol=0, atol=1e-6)
 
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_padding_changes_nothing(self, exported, name, side):
-        model, tokenizer, _ = _loaded(exported, name)
+        model, tokenizer, _ = loaded(exported, name)
         given = tokenizer(SENTENCES, return_tensors="pt", padding=True, padding_side=side)
         with torch.no_grad():
             together = model(**given)
@@ -74,7 +68,7 @@ class TestEveryLevel:
 
     @pytest.mark.parametrize("how", [{}, {"num_beams": 4}, {"num_beams": 3, "num_return_sequences": 2}], ids=str)
     def test_generation_by_batch_and_cache_is_that_of_one_without(self, exported, name, how):
-        model, tokenizer, _ = _loaded(exported, name)
+        model, tokenizer, _ = loaded(exported, name)
         prompts = ["the cat", "a dog that the"]
         how = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None} | how
         many = model.generate(**tokenizer(prompts, return_tensors="pt", padding=True), **how)
@@ -89,7 +83,7 @@ class TestEveryLevel:
 
 class TestBatches:
     def test_a_row_without_any_token_keeps_its_state(self, exported):
-        model, tokenizer, _ = _loaded(exported, "run")
+        model, tokenizer, _ = loaded(exported, "run")
         given = tokenizer(["the cat", "a dog"], return_tensors="pt")
         with torch.no_grad():
             before = model(**given).cache_params
@@ -102,7 +96,7 @@ class TestBatches:
                 assert not zero[:, 1].any()
 
     def test_state_carries_a_text_on(self, exported):
-        model, tokenizer, _ = _loaded(exported, "run")
+        model, tokenizer, _ = loaded(exported, "run")
         ids = tokenizer(SENTENCES[0], return_tensors="pt")["input_ids"]
         with torch.no_grad():
             whole = model(ids).logits
@@ -113,7 +107,7 @@ class TestBatches:
         torch.testing.assert_close(last, whole[:, -1:], rtol=0, atol=1e-6)
 
     def test_sampling_is_seeded_and_stays_among_the_tokens(self, exported):
-        model, tokenizer, run = _loaded(exported, "run")
+        model, tokenizer, run = loaded(exported, "run")
         given = tokenizer(["the", "a dog"], return_tensors="pt", padding=True)
         torch.manual_seed(3)
         one = model.generate(**given, do_sample=True, max_new_tokens=30, num_return_sequences=3)
@@ -124,7 +118,7 @@ class TestBatches:
         assert (one[:, given["input_ids"].shape[1] :][~ended] < len(run.vocabulary)).all()
 
     def test_labels_give_the_loss_of_the_text(self, exported):
-        model, tokenizer, run = _loaded(exported, "run")
+        model, tokenizer, run = loaded(exported, "run")
         given = tokenizer(SENTENCES, return_tensors="pt", padding=True)
         labels = given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)
         with torch.no_grad():
@@ -142,7 +136,7 @@ class TestBatches:
 
 class TestWhatPeopleDo:
     def test_pipeline(self, exported):
-        model, tokenizer, _ = _loaded(exported, "run")
+        model, tokenizer, _ = loaded(exported, "run")
         made = pipeline("text-generation", model=model, tokenizer=tokenizer)
         found = made(["the cat", "a dog that"], max_new_tokens=5, do_sample=False, batch_size=2)
         assert [
@@ -150,7 +144,7 @@ class TestWhatPeopleDo:
         ]
 
     def test_trained_on_saved_and_a_run_again(self, exported, tmp_path):
-        model, tokenizer, _ = _loaded(exported, "run")
+        model, tokenizer, _ = loaded(exported, "run")
         rows = [dict(tokenizer(s)) | {"labels": tokenizer(s)["input_ids"]} for s in SENTENCES[:2] * 4]
         rows = [{key: value[:4] for key, value in row.items()} for row in rows]
         how = {"max_steps": 3, "report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True}
@@ -167,7 +161,7 @@ class TestWhatPeopleDo:
         works("evaluate", tmp_path / "run", "--data", exported / "text" / "valid.txt")
 
     def test_more_tokens(self, exported, tmp_path):
-        model, tokenizer, run = _loaded(exported, "run")
+        model, tokenizer, run = loaded(exported, "run")
         tokenizer.add_tokens(["wombat"])
         model.resize_token_embeddings(len(tokenizer))
         given = tokenizer("the wombat", return_tensors="pt")

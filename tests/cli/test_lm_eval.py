@@ -144,3 +144,15 @@ def test_arguments_reach_the_model(work, model):
     assert all(math.isfinite(value) for value, _ in exact.loglikelihood(asked))
     with pytest.raises(ArgumentError, match="mapping: must be one of exact, lower, number; got 'upper'"):
         kind(str(work / "run"), mapping="upper")
+
+
+@pytest.mark.parametrize("level", ["char", "subword"])
+def test_pieces_are_those_of_the_whole_text_without_a_space_at_its_end(levels, level):
+    scorer = harness.Scorer(str(levels / level))
+    vocabulary = scorer.run.vocabulary
+    whole = vocabulary.encode(vocabulary.tokens("the old pilot"))
+    assert scorer._ids("", "the old pilot") == ([], [*whole, 1])
+    for context, continuation in (("the old", " pilot"), ("the old ", "pilot")):
+        assert [i for ids in scorer._ids(context, continuation) for i in ids] == whole
+    appended = harness.Scorer(str(levels / level), append=".")
+    assert appended._ids("", "the old pilot") == ([], [*vocabulary.encode(vocabulary.tokens("the old pilot .")), 1])

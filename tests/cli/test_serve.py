@@ -351,6 +351,8 @@ class TestRefusals:
 
     def test_what_a_run_cannot(self, served):
         url = served[0]
+        told = "text: each sentence of a list must hold a word; got none in sentence 2. Leave it out"
+        assert refused(post(url, "/surprisal", model="run", text=["a", " "]), 400, told)
         assert refused(
             post(url, "/parse", model="lstm", text="a"), 400, "needs a cell with master gates; got cell 'lstm'"
         )
@@ -469,7 +471,7 @@ class TestLimits:
 
     def test_long_readings_end_one_after_the_other_and_short_ones_before_them(self, runs, monkeypatch):
         monkeypatch.setattr("gatedrnn.serve.engine._SLICE", 0.002)
-        monkeypatch.setattr("gatedrnn.serve.engine._SHORT", 0.01)
+        monkeypatch.setattr("gatedrnn.serve.engine._SHORT", 0.3)
         engine, ended = Engine({}, Limits()), []
 
         def reading(count):
@@ -478,14 +480,14 @@ class TestLimits:
                 yield k
 
         engine.start()
-        for name, count in (("one", 300), ("two", 300), ("short", 3)):
+        for name, count in (("one", 600), ("two", 600), ("short", 3)):
             future = engine.submit(lambda count=count: reading(count))
             future.add_done_callback(lambda done, name=name: ended.append((name, len(done.result()))))
         deadline = time.monotonic() + 20
         while len(ended) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
         engine.stop()
-        assert ended == [("short", 3), ("one", 300), ("two", 300)]
+        assert ended == [("short", 3), ("one", 600), ("two", 600)]
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_the_thread_leaves_nobody_waiting_when_it_ends(self):

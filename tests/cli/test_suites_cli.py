@@ -32,15 +32,15 @@ def regions_of(folder):
         return list(csv.DictReader(stream))
 
 
-def test_a_suite_of_whole_sentences_judges_as_pairs_do(work, tmp_path):
+def test_a_suite_of_whole_sentences_judges_as_pairs_do(levels, tmp_path):
     pairs = list(agreement_pairs("simple", 30, 1))
     lines = [json.dumps({"good": " ".join(pair.good), "bad": " ".join(pair.bad)}) for pair in pairs]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
     items = [item(k, good=[" ".join(p.good)], bad=[" ".join(p.bad)]) for k, p in enumerate(pairs, 1)]
     suite = write(tmp_path / "a.json", items, "(*;%good%) < (*;%bad%)")
-    for run in ("run", "lstm"):
-        wanted = record("eval-syntax", work / run, "--pairs", tmp_path / "pairs.jsonl")["macro_accuracy"]
-        found = record("eval-syntax", work / run, "--suite", suite)
+    for run in ("run", "lstm", "char", "subword"):
+        wanted = record("eval-syntax", levels / run, "--pairs", tmp_path / "pairs.jsonl")["macro_accuracy"]
+        found = record("eval-syntax", levels / run, "--suite", suite)
         assert found["suites"]["suite"]["accuracy"] == found["macro_accuracy"] == pytest.approx(wanted)
         assert list(found) == ["suites", "macro_accuracy", "mapping", "unknown"] and 0 < wanted < 1
 

@@ -367,3 +367,26 @@ def test_gates_vote_as_layers_do(work):
         f"{work / 'run'}, {gate}" for gate in both[1::2]
     ]
     assert "parsing.gate: must be one of master_forget, master_input" in fails(*arguments[:4], "--gate", "forget")
+
+
+def test_what_is_appended_is_refused_where_it_is_not_read(work, pairs):
+    line = fails("eval-syntax", work / "run", "--pairs", pairs, "--method", "prefix", "--append", ".")
+    assert "--append: works only with --method sentence; got --method prefix. Leave --append out." in line
+
+
+def test_no_sentence_that_counts_is_a_dash(work, tmp_path):
+    (tmp_path / "one.trees").write_text("(S (NN pilot))\n(S (NN guards))\n")
+    options = ["--treebank", tmp_path / "one.trees", "--bootstrap", 5, "--by-length"]
+    both = ["eval-parsing", work / "run", work / "other", *options]
+    found = record(*both, "--out", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == found
+    for name, scores in found["scores"].items():
+        assert [scores[key] for key in ("B", "B_star", "corpus")] == [None] * 3 and scores["A"] == pytest.approx(100)
+        assert found["intervals"][name]["B"] is None is found["by_length"]["1–10"]["scores"][name]["B"]
+    assert found["agreement"] == [[None, None], [None, None]] and found["voters"][0]["scores"]["B"] is None
+    table = works(*both, "--layer", 1, "--layer", 2)
+    (row,) = [line for line in table.splitlines() if line.startswith("│ left ")][:1]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["left", "100.00", "100.00", "–", "–", "–"]
+    assert "agreement of voter 1 with each voter (unbiased): F1 –, –" in table
+    line = fails(*both[:2], *options[:2], "--select", "layer=auto", "--dev", tmp_path / "one.trees")
+    assert "--dev: must have a sentence of two words that count; got none." in line

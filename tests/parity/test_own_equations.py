@@ -113,6 +113,48 @@ def by_mode(spec, params, x_gates, h_gates, state):
     return (n if torch.is_grad_enabled() else 2 * n,), {"n": n}
 
 
+def by_gradient(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if b.requires_grad else b,), {"n": b}
+
+
+def by_name(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if getattr(state[0], "is_leaf") else b,), {"n": b}  # noqa: B009 - as a name alone
+
+
+def by_threads(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if torch.get_num_threads() > 1 else b,), {"n": b}
+
+
+def by_one(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if len(b) == 1 else b,), {"n": b}
+
+
+def by_many(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if b.shape[0] > 1000 else b,), {"n": b}
+
+
+def by_a_number(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if b.shape[0] == 40 else b,), {"n": b}
+
+
+def by_a_helper(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (_doubled_between(b, 100, LARGE),), {"n": b}
+
+
+LARGE = 120
+
+
+def _doubled_between(b, low, high):
+    return 2 * b if low < len(b) < high else b
+
+
 def by_import(spec, params, x_gates, h_gates, state):
     import pytest as settings
 
@@ -166,6 +208,13 @@ REFUSED = [
     (by_precision, ONE, "operations that follow from the batch's size or type"),
     (by_bias, ONE, "params.bias_hh, a parameter that a layer with bias=False does not have"),
     (by_mode, ONE, "is_grad_enabled, which may change"),
+    (by_gradient, ONE, "requires_grad, which may change"),
+    (by_name, ONE, "is_leaf, which may change"),
+    (by_threads, ONE, "get_num_threads, which may change"),
+    (by_one, ONE, "that follows? from the batch's size or type"),
+    (by_many, ONE, "that follows? from the batch's size or type"),
+    (by_a_number, ONE, "that follows? from the batch's size or type"),
+    (by_a_helper, ONE, "that follows? from the batch's size or type"),
     (by_import, ONE, "import of pytest inside it"),
     (by_attribute, ONE, "by_attribute.slope"),
     (not_a_number, ONE, "the constant NaN"),

@@ -203,9 +203,9 @@ def test_a_teacher_is_read_as_it_was_written(task, tmp_path):
     again = Teacher.load(tmp_path)
     assert again is not None and again.runs == [{"run": "right"}] and again.how == DistilConfig(2.0, 2)
     assert all(np.array_equal(again.heights[split], task.teacher.heights[split]) for split in ("train", "valid"))
-    assert LanguageModelling(task.corpus, again).checksum() == task.checksum()
-    assert task.checksum() != LanguageModelling(task.corpus).checksum()
-    assert replace(task.teacher, how=DistilConfig(1.0, 2)).checksum(0) != task.teacher.checksum(0)
+    assert LanguageModelling(task.corpus, again).checksum("train") == task.checksum("train")
+    assert task.checksum("train") != LanguageModelling(task.corpus).checksum("train")
+    assert replace(task.teacher, how=DistilConfig(1.0, 2)).checksum("train", 0) != task.teacher.checksum("train", 0)
     assert Teacher.load(tmp_path / "elsewhere") is None
 
 

@@ -91,3 +91,10 @@ def test_the_loser_of_two_writers_is_told_so(tmp_path):
         write_folder(tmp_path / "out", fill)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]
+
+
+def test_an_empty_folder_behind_a_link_is_filled(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    write_folder(tmp_path / "link", lambda place: (place / "file").write_text("x"))
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "file").read_text() == "x"

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import write_corpus
 from gatedrnn.data.config import PairDataConfig
-from gatedrnn.data.labelled import LabelledPairs
+from gatedrnn.data.labelled import LabelledPairs, find_pairs
 from gatedrnn.data.logic import make_pairs, write_pairs
 from gatedrnn.data.verb_final import write_parallel
 from gatedrnn.gates import Gates
@@ -201,3 +201,19 @@ def test_sections_of_another_task_are_refused():
         RunConfig(data=PairDataConfig(), task="inference")
     with pytest.raises(ArgumentError, match=r"unknown name; got 'inferense'\. Did you mean 'inference'"):
         RunConfig(task="inferense")
+
+
+def test_only_files_of_the_named_splits_are_read(tmp_path):
+    for name in (
+        "train.tsv",
+        "train.tsv.gz",
+        "train_old.tsv",
+        "dev.tsv.gz",
+        "valid2.tsv",
+        "test.7.tsv",
+        "test.7.tsv.gz",
+        "test.8.tsv.gz",
+    ):
+        (tmp_path / name).touch()
+    found = {split: [path.name for path in paths] for split, paths in find_pairs(tmp_path).items()}
+    assert found == {"train": ["train.tsv"], "valid": ["dev.tsv.gz"], "test": ["test.7.tsv", "test.8.tsv.gz"]}

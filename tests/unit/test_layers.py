@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch.func import functional_call
@@ -42,6 +43,10 @@ def packed():
 
 def lstm(**kwargs):
     return LSTM(D, H, **kwargs)
+
+
+def nested(**kwargs):
+    return torch.nested.nested_tensor([X[:, 0], X[:2, 1]], **kwargs)
 
 
 # errors
@@ -97,6 +102,23 @@ CONSTRUCTION = {
     "gates": (
         lambda: lstm(gates=0.9),
         "LSTM.gates: must be a Gates; got 0.9. Write gates=Gates(temperature=0.9).",
+    ),
+    "cell number": (
+        lambda: Recurrent(3, 3, 4),
+        "Recurrent.cell: must be a cell's name or a Cell; got 3. Known names: rnn, ",
+    ),
+    "cell class": (lambda: Recurrent(LSTM, 3, 4), "Recurrent.cell: must be a cell's name or a Cell; got <class "),
+    "dtype": (
+        lambda: lstm(dtype=torch.float8_e4m3fn),
+        "LSTM.dtype: must be a floating-point type of 16 bits or more; got torch.float8_e4m3fn. Give torch.float32, ",
+    ),
+    "dtype int": (
+        lambda: lstm(dtype=torch.int64),
+        "LSTM.dtype: must be a floating-point type of 16 bits or more; got ",
+    ),
+    "dtype text": (
+        lambda: lstm(dtype="float32"),
+        "of 16 bits or more; got 'float32'. Give torch.float32, or leave it ",
     ),
     "cell": (lambda: Recurrent("lstmm", 3, 4), "cell: unknown name; got 'lstmm'. Did you mean 'lstm'?"),
     "option": (
@@ -179,6 +201,63 @@ CALLS = {
         "LSTM.noise: must have 2 entries; got 1.",
     ),
     "noise shape": (lambda: lstm()(X, noise=[torch.zeros(T, B, 5)]), "LSTM.noise: "),
+    "noise number": (lambda: lstm()(X, noise=3), "LSTM.noise: must be a list of a tensor or None for each layer and "),
+    "noise numbers": (lambda: lstm()(X, noise=[1]), "LSTM.noise: must hold tensors or None; got int. Draw it with "),
+    "noise array": (lambda: lstm()(X, noise=[np.zeros((T, B, 4 * H))]), "must hold tensors or None; got ndarray."),
+    "nested noise": (lambda: lstm()(X, noise=[nested()]), "LSTM.noise: must be a strided tensor; got a nested tensor."),
+    "nested": (lambda: lstm()(nested()), "LSTM.input: must be a strided tensor; got a nested tensor. Pad it with "),
+    "jagged": (
+        lambda: lstm()(nested(layout=torch.jagged)),
+        "LSTM.input: must be a strided tensor; got a nested tensor. Pad it with ",
+    ),
+    "nested rows of three dimensions": (
+        lambda: lstm()(torch.nested.nested_tensor([X, X])),
+        "LSTM.input: must be a strided tensor; got a nested tensor. Pad it with ",
+    ),
+    "nested state": (lambda: lstm()(X, (nested(),) * 2), "LSTM.hx: must be a strided tensor; got a nested tensor."),
+    "gates 1": (
+        lambda: lstm()(X, return_gates=1),
+        "LSTM.return_gates: must be True, False or a tuple of gate names; got 1. Write ('input_gate',), or True for all",
+    ),
+    "gates text": (
+        lambda: lstm()(X, return_gates="input_gate"),
+        "LSTM.return_gates: must be True, False or a tuple of gate names; got 'input_gate'.",
+    ),
+    "gates tensor": (
+        lambda: lstm()(X, return_gates=torch.tensor([1, 2])),
+        "LSTM.return_gates: must be True, False or a tuple of gate names; got tensor([1, 2]).",
+    ),
+    "gates unhashable": (
+        lambda: lstm()(X, return_gates=[["input_gate"]]),
+        "LSTM.return_gates: must be True, False or a tuple of gate names; got [['input_gate']].",
+    ),
+    "lengths complex": (
+        lambda: lstm()(X, lengths=torch.ones(3, dtype=torch.complex64)),
+        "LSTM.lengths: must be 3 integers; got torch.complex64 of shape [3]. Give one length per row.",
+    ),
+    "lengths sparse": (
+        lambda: lstm()(X, lengths=torch.tensor([1, 2, 3]).to_sparse()),
+        "LSTM.lengths: must be a strided tensor; got torch.sparse_coo.",
+    ),
+    "lengths unsigned above": (
+        lambda: lstm()(X, lengths=torch.tensor([1, 2, 2**63 + 1], dtype=torch.uint64)),
+        "LSTM.lengths: must lie in 1…4; got 1…9223372036854775809.",
+    ),
+}
+NO_LENGTHS = {
+    "text": "abc",
+    "text in a list": [1, 2, "a"],
+    "None in a list": [1, None, 2],
+    "lists": [[1, 2], [2], [3]],
+    "set": {1, 2, 3},
+    "dict": {0: 1, 1: 2, 2: 3},
+    "generator": (length for length in (1, 2, 3)),
+    "too large": [2**70, 1, 1],
+    "array of objects": np.array([[1, None, 2]] * 3, dtype=object),
+}
+CALLS |= {
+    f"lengths {name}": (lambda lengths=lengths: lstm()(X, lengths=lengths), "LSTM.lengths: must be 3 integers in 1…4; ")
+    for name, lengths in NO_LENGTHS.items()
 }
 
 
@@ -190,6 +269,33 @@ def test_error_says_who_what_got_and_what_to_do(case):
     assert message in str(caught.value)
     form = r"\w+(\.\w+)?: [^;]+; got .+\. .+[.?]"  # <owner.field>: <rule>; got <values>. <what to do>.
     assert re.fullmatch(form, str(caught.value)), str(caught.value)
+
+
+UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+LENGTHS = {
+    "tuple": (4, 2, 1),
+    "array": np.array([4, 2, 1]),
+    "reversed array": np.array([1, 2, 4])[::-1],
+    "array of int32": np.array([4, 2, 1], dtype=np.int32),
+} | {str(dtype): torch.tensor([4, 2, 1], dtype=dtype) for dtype in (*UNSIGNED, torch.int8, torch.int32)}
+
+
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_lengths_of_every_integer_type(kind):
+    layer = LSTM(D, H)
+    output, (_, c_n) = layer(X, lengths=LENGTHS[kind])
+    expected, (_, expected_c) = layer(X, lengths=[4, 2, 1])
+    assert torch.equal(output, expected) and torch.equal(c_n, expected_c)
+
+
+@pytest.mark.parametrize("lengths", [[], np.array([]), torch.zeros(0, dtype=torch.int64)])
+def test_an_empty_batch_has_no_lengths(lengths):
+    assert lstm()(X[:, :0], lengths=lengths)[0].shape == (T, 0, H)
+
+
+def test_return_gates_may_be_none():
+    layer = LSTM(D, H)
+    assert len(layer(X, return_gates=None)) == 2 and torch.equal(layer(X, return_gates=None)[0], layer(X)[0])
 
 
 # weight dropout
@@ -324,6 +430,27 @@ def test_dropped_weights(p, dtype):
     assert (columns - p).abs().max() < 0.15
     again = dropped_weight(weight, p)
     assert p in (0.0, 1.0) or not torch.equal(again, dropped)
+
+
+@pytest.mark.parametrize("p", [1 - 2**-18, 1 - 2**-17, 0.9999, 0.999, 1e-3, 1e-4, 2**-18])
+def test_dropped_weights_near_0_and_1_keep_the_expectation(p):
+    torch.manual_seed(0)
+    weight = torch.ones(1 << 22)
+    dropped = dropped_weight(weight, p)
+    kept = (dropped != 0).double()
+    deviation = (p * (1 - p) / weight.numel()) ** 0.5
+    assert abs(kept.mean().item() - (1 - p)) < 5 * deviation
+    assert abs(dropped.double().mean().item() - 1) < 5 * deviation / (1 - p)
+
+
+def test_a_mask_of_weights_is_as_coarse_as_it_was_for_common_probabilities():
+    weight = torch.ones(1000)
+    for p in (0.1, 0.5, 0.9):
+        torch.manual_seed(0)
+        dropped = dropped_weight(weight, p)
+        torch.manual_seed(0)
+        bits = torch.empty(250, dtype=torch.int64).random_(-(1 << 63), None).view(torch.int16)
+        assert torch.equal(dropped != 0, bits >= round(p * 65536) - 32768)
 
 
 @pytest.mark.parametrize("kind", [LockedDropout, EmbeddingDropout])
@@ -472,3 +599,14 @@ def test_device_dtype_and_backend_arguments(backend):
     assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}
     assert layer(X.double())[0].dtype == torch.float64
     assert ONLSTM(D, H, device="meta").weight_hh_l0.is_meta
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "onlstm", "slstm"])
+def test_final_states_may_be_changed_in_place(name):
+    layer = Recurrent(name, 5, 8)
+    _, found = layer(torch.randn(3, 2, 5))
+    states = found if isinstance(found, tuple) else (found,)
+    for state in states:
+        state[:, 0] = 0
+    sum(state.sum() for state in states).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())

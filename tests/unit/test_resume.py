@@ -313,7 +313,8 @@ def test_a_run_of_another_configuration_or_projection_is_refused(corpus, tmp_pat
     assert weights(tmp_path / "run") == before
 
 
-def test_another_text_or_a_run_is_refused(corpus, tmp_path):
+@pytest.mark.parametrize(("split", "named"), [("train", "training"), ("valid", "validation")])
+def test_another_text_or_a_run_is_refused(corpus, tmp_path, split, named):
     config = config_for("adam")
     train(
         replace(config, training=replace(config.training, epochs=1)),
@@ -323,13 +324,24 @@ def test_another_text_or_a_run_is_refused(corpus, tmp_path):
     )
     with pytest.raises(DataError, match="Continue it with --resume"):
         train(config, LanguageModelling(corpus), tmp_path / "run", Quiet())
-    with (tmp_path / "text" / "train.txt").open("a") as file:
+    with (tmp_path / "text" / f"{split}.txt").open("a") as file:
         file.write("\na b c\n")
-    longer = Corpus(find_splits(tmp_path / "text"), min_count=1)
-    with pytest.raises(
-        ArgumentError, match=r"data\.folder: must hold the text that the run started with; got another text"
-    ):
+    longer, before = Corpus(find_splits(tmp_path / "text"), corpus.vocabulary), weights(tmp_path / "run")
+    rule = rf"data\.folder: must hold the text that the run started with; got another {named} text"
+    with pytest.raises(ArgumentError, match=rule):
         train(config, LanguageModelling(longer), tmp_path / "run", Quiet(), resume=True)
+    assert weights(tmp_path / "run") == before
+
+
+def test_epochs_are_no_longer_read_once_finetuning_has_begun(corpus, tmp_path):
+    config = config_for("awd")
+    few = replace(config, training=replace(config.training, epochs=1, finetune_epochs=1))
+    train(few, LanguageModelling(corpus), tmp_path / "run", Quiet())
+    more = replace(few, training=replace(few.training, epochs=4))
+    with pytest.raises(
+        ArgumentError, match=r"training\.epochs: must be as in the run once finetuning has begun; got 4, and 1"
+    ):
+        train(more, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
 
 
 def test_a_live_run_is_refused(corpus, tmp_path):

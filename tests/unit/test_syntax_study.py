@@ -9,7 +9,7 @@ import torch
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, MinimalPair, Vocabulary, read_pairs
 from gatedrnn.models import LanguageModel, LanguageModelConfig
-from gatedrnn.studies.syntax import evaluate_pairs, log_probabilities, next_word_log_probabilities, sentence_ids
+from gatedrnn.studies.syntax import beginning_log_probabilities, evaluate_pairs, log_probabilities, sentence_ids
 
 WORDS = ["the", "author", "authors", "laughs", "laugh", "do", "n't", "N"]
 
@@ -81,9 +81,9 @@ def test_a_very_long_sentence_takes_few_calls(model, vocabulary, monkeypatch):
             assert score == pytest.approx(
                 float(logits_TV.log_softmax(-1).gather(1, targets_T[:, None]).sum()), rel=1e-9
             )
-        (scores,) = next_word_log_probabilities(model, [one], [[2, 3]], 1)
+        start, *scores = beginning_log_probabilities(model, [one, [*one, 2], [*one, 3]], 1)
         expected = forward(torch.tensor([1, *one])[:, None]).logits[-1, 0].log_softmax(-1)[2:4]
-        assert scores == pytest.approx(expected.tolist(), rel=1e-9)
+        assert [score - start for score in scores] == pytest.approx(expected.tolist(), abs=1e-7)
 
 
 def test_pairs_are_judged_skipped_and_counted_apart(model, vocabulary):
@@ -117,8 +117,8 @@ def test_one_prefix_decides(model, vocabulary):
         logits = model(torch.tensor([[1], *([i] for i in vocabulary.encode(["the", "author"]))])).logits[-1, 0]
     better = logits[vocabulary.ids["laughs"]] > logits[vocabulary.ids["laugh"]]
     assert (found.accuracy, found.pairs, found.skipped) == (float(better), 1, 2)
-    with pytest.raises(ArgumentError, match="must have a word to choose"):
-        list(next_word_log_probabilities(model, [[2]], [[]], 1))
+    with pytest.raises(ArgumentError, match="beginning_log_probabilities: a sentence must have at least one word"):
+        beginning_log_probabilities(model, [[2], []], 1)
 
 
 def test_an_appended_word_counts(model, vocabulary):

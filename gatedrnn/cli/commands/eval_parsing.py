@@ -233,7 +233,7 @@ def _of_voters(voters: Voters, ballot: Any, scored: Any, options: Options) -> di
     return {"layer": layers, "voters": each, "agreement": agreement} | weights
 
 
-def _rows(voters: Voters, ballot: Any, trees: Any, scored: Any) -> list[tuple[str, dict[str, float]]]:
+def _rows(voters: Voters, ballot: Any, trees: Any, scored: Any) -> list[tuple[str, dict[str, float | None]]]:
     """Rows of the table of scores: each voter, and their consensus, by both algorithms where there are two."""
     several, gates = len({run for run, _, _ in voters}) > 1, {gate for _, _, gate in voters if gate}
     rows = []

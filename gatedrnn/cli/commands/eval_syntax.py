@@ -41,7 +41,9 @@ class Options(arguments.Options):
     method: str = option(
         "sentence", "how pairs are compared: whole sentences, or the word after a common prefix", choices=METHODS
     )
-    append: str = option("", "word to add at the end of each sentence of --pairs, such as a full stop", "WORD")
+    append: str = option(
+        "", "text to add after a space at the end of each sentence of --pairs, such as a full stop", "TEXT"
+    )
     mapping: str | None = mapping_option("[the run's]")
     out: str | None = option(
         None, "folder to write results.json to, with report.html for pairs or regions.csv for suites", "DIR"
@@ -74,7 +76,7 @@ def show(found: Found, options: Options) -> None:
 
 
 def _check(options: Options) -> None:
-    """Raises: ArgumentError: pairs and suites, or neither; an option of pairs beside suites."""
+    """Raises: ArgumentError: pairs and suites, or neither; an option that does not fit."""
     if bool(options.suite) == (options.pairs is not None):
         got = "both" if options.suite else "neither"
         advice = "Give --pairs FILE, or --suite FILE"
@@ -82,6 +84,8 @@ def _check(options: Options) -> None:
     for name in ("method", "append"):
         if options.suite and name in options.given:
             raise ArgumentError(f"--{name}", "works only with --pairs", "--suite", f"Leave --{name} out")
+    if options.method == "prefix" and "append" in options.given:
+        raise ArgumentError("--append", "works only with --method sentence", "--method prefix", "Leave --append out")
 
 
 def _judged(run: Any, pairs: list[MinimalPair], options: Options) -> dict[str, Any]:

@@ -119,8 +119,8 @@ def show(found: Found, options: Options) -> None:
         elif one["words"]:
             number += 1
             sentence = next(found.more) if found.more else ConlluSentence.of(one["words"], number)
-            known = one.get("distances")
-            distances = [{"Distance": f"{far:.6f}"} for far in known] if known else [{}] * len(one["words"])
+            known = one.get("distances") or [None] * len(one["words"])  # None removes those of an earlier run
+            distances = [{"Distance": None if far is None else f"{far:.6f}"} for far in known]
             print(sentence.with_misc(distances, {"parse": one["tree"]}), end="")
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, section
 from gatedrnn.cli.text import GO_ON
-from gatedrnn.core.config import from_dict
+from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.core.files import parse_yaml, read_yaml, yaml_text
 from gatedrnn.data.text import rereadable
@@ -82,7 +82,8 @@ def run(options: Options, teach: Teach | None = None) -> Found:
             sections["model"][name] = said
     goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
     if goes_on and "model.cell" not in options.given:
-        sections["model"] |= _cell_of(Path(options.out or ""), options.task)
+        own = _own(Path(options.out or ""), options.task)
+        sections = {name: _over(own.get(name, {}), name, values, options.given) for name, values in sections.items()}
     cell = sections["model"].get("cell")  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
     sections["model"] = RunConfig.types({"task": options.task})["model"].without_unread(sections["model"], left)
@@ -109,13 +110,23 @@ def run(options: Options, teach: Teach | None = None) -> Found:
         raise
 
 
-def _cell_of(out: Path, task: str) -> dict[str, str]:
-    """The cell of a run that is continued, whose options may be given; none if it cannot be read, or is of another task."""
+def _own(out: Path, task: str) -> dict[str, Any]:
+    """Sections of a run that is continued; none if it cannot be read, or is of another task."""
     with suppress(GatedRNNError):  # which is told where the run is continued
-        config: Any = read_run_config(out / CONFIG_FILE, written=True)
-        if config.task == task and hasattr(config.model, "cell"):
-            return {"cell": config.model.cell}
+        config = to_dict(read_run_config(out / CONFIG_FILE, written=True))
+        return config if config["task"] == task else {}
     return {}
+
+
+def _over(own: dict[str, Any], section: str, values: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
+    """A section of the run, with the keys that are given over it; `values` where there is no run."""
+    if not own:
+        return values
+    asked = {name: value for name, value in values.items() if f"{section}.{name}" in given}
+    for name, value in values.items():  # some keys of a mapping
+        if name not in asked and any(key.startswith(f"{section}.{name}.") for key in given):
+            asked[name] = (own.get(name) or {}) | value
+    return own | asked
 
 
 def _absolute(config: Any) -> Any:

@@ -33,7 +33,7 @@ function withWhole(spans, n) {
 }
 
 function escaped(word) {
-  const safe = word.replaceAll("(", "-LRB-").replaceAll(")", "-RRB-");
+  const safe = word.replace(/\s+/gu, "_").replaceAll("(", "-LRB-").replaceAll(")", "-RRB-") || "_";
   return safe.endsWith("\\") ? `${safe}_` : safe;
 }
 

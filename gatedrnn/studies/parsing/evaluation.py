@@ -34,7 +34,8 @@ class ParsingResult:
     Args:
         sentences: scored, with at least one word that counts.
         max_words: longest sentence scored, None for any.
-        scores: F1 in percent by parser ("model", "left", …) and protocol; "random" is the mean over five seeds.
+        scores: F1 in percent by parser ("model", "left", …) and protocol, None where the protocol counts no sentence; "random" is
+            the mean over five seeds.
         recall: of the model's gold constituents by label; empty without a model.
         intervals: 95 % intervals of the same (low, high), of one seed for "random"; empty unless asked for.
         depth: mean depth of the trees by parser, of "gold" too: the most constituents over one word.
@@ -42,9 +43,9 @@ class ParsingResult:
 
     sentences: int
     max_words: int | None
-    scores: dict[str, dict[str, float]]
+    scores: dict[str, dict[str, float | None]]
     recall: dict[str, dict[str, float]]
-    intervals: dict[str, dict[str, tuple[float, float]]]
+    intervals: dict[str, dict[str, tuple[float, float] | None]]
     depth: dict[str, float]
 
 
@@ -123,5 +124,7 @@ def _baseline(name: str, gold: Sequence[Gold]) -> Sequence[Sequence[Set[Span]]]:
     return [[BASELINES[name](len(g)) for g in gold]]
 
 
-def _mean(runs: Sequence[Score]) -> dict[str, float]:
-    return {name: sum(getattr(run, name) for run in runs) / len(runs) for name in PROTOCOLS}
+def _mean(runs: Sequence[Score]) -> dict[str, float | None]:
+    """By protocol; the runs are of the same sentences, so all or none of them have a score."""
+    each = {name: [getattr(run, name) for run in runs] for name in PROTOCOLS}
+    return {name: None if None in values else sum(values) / len(values) for name, values in each.items()}

@@ -1,7 +1,7 @@
 """Lines of text in, a record a line out: what `parse` and `surprisal` print, and a server answers."""
 
 from collections.abc import Iterable, Iterator
-from itertools import tee
+from itertools import pairwise, tee
 from typing import Any
 
 from gatedrnn.core.errors import ArgumentError
@@ -48,14 +48,15 @@ def surprisal_records(
     """A record a line, as `surprisal --json` prints it, in constant memory for any number of lines.
 
     Args:
-        carried: carry the state on, instead of a fresh one for each line.
+        carried: carry the state on, instead of a fresh one for each line and after each `<eos>` inside a line, which ends a
+            sentence as in `evaluate`.
         tokens: a row a token, not summed to words.
         layer, gate: whose distances; None for the model's own (`default_layer`, `default_gate`).
 
     Raises: ArgumentError: a layer that the model does not have, or one where the cell has no master gates.
     """
     again, more, lines = tee(lines, 3)
-    found = surprisals(model, (line.ids for line in again), vocabulary.ids[EOS], carried=carried)
+    found = _surprisals(model, (line.ids for line in again), vocabulary.ids[EOS], carried)
     distances = _distances(model, vocabulary, more, layer, gate)
     rows_of = _token_rows if tokens else _word_rows
     for line, bits, far in zip(lines, found, distances, strict=True):
@@ -69,6 +70,19 @@ def surprisal_records(
             "distances": where,
             "state": "carried" if carried else "reset",
         }
+
+
+def _surprisals(model: LanguageModel, lines: Iterator[list[int]], eos: int, carried: bool) -> Iterator[list[float]]:
+    """Bits of the tokens of each line and of its end: each sentence of a line, which `<eos>` ends, is read by itself."""
+    parts, again = tee(_parts(ids, eos) for ids in lines)
+    found = surprisals(model, (part for each in again for part in each), eos, carried=carried)
+    return ([value for _ in each for value in next(found)] for each in parts)
+
+
+def _parts(ids: list[int], eos: int) -> list[list[int]]:
+    """What stands between the ends in a line; a line without one is one part."""
+    ends = [-1, *(k for k, i in enumerate(ids) if i == eos), len(ids)]
+    return [ids[start + 1 : end] for start, end in pairwise(ends)]
 
 
 def _distances(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.parsing.distances import MEAN, Layer, Reading, read_sentences
@@ -97,10 +98,14 @@ class Ballot:
         return [*self.families, *([PRIOR] if PRIOR in self.told else [])]
 
 
-def agreements(voters: Sequence[Sequence[set[Span]]], gold: Sequence[Gold]) -> list[list[float]]:
-    """F1 of every voter's trees against every voter's; nothing for one voter."""
+def agreements(voters: Sequence[Sequence[set[Span]]], gold: Sequence[Gold]) -> list[list[float | None]]:
+    """F1 of every voter's trees against every voter's, None where no sentence has two words; nothing for one voter."""
     lengths = [len(tree) for tree in gold]
-    return [[agreement(one, other, lengths) for other in voters] for one in voters] if len(voters) > 1 else []
+    if len(voters) < 2:
+        return []
+    if max(lengths, default=0) < 2:
+        return [[None] * len(voters) for _ in voters]
+    return [[agreement(one, other, lengths) for other in voters] for one in voters]
 
 
 def layers_by_gold(
@@ -109,9 +114,15 @@ def layers_by_gold(
     """F1 (protocol B, percent) on dev trees by layer, `MEAN` too, best first: what a choice of a layer by gold trees looks at.
 
     Args: algorithm, gate, mapping: as in `distances_to_spans` and `read_gold`.
-    Raises: DataError: no sentence has a word.
+    Raises: DataError: no sentence has a word, or none has two.
     """
     layers: list[Layer] = [*range(1, len(model.layers) + 1), *([MEAN] if len(model.layers) > 1 else [])]
     readings = read_gold(model, vocabulary, dev, layers, gate=gate, mapping=mapping)
-    found = {layer: score(induced_trees(readings, layer)[algorithm], dev).B for layer in layers}
+    found: dict[Layer, float] = {}
+    for layer in layers:
+        value = score(induced_trees(readings, layer)[algorithm], dev).B
+        if value is None:
+            advice = "Give longer sentences, or choose another word rule"
+            raise DataError("--dev", "must have a sentence of two words that count", "none", advice)
+        found[layer] = value
     return dict(sorted(found.items(), key=lambda entry: -entry[1]))

@@ -1,8 +1,16 @@
 """Targeted syntactic evaluation: minimal pairs, and test suites of SyntaxGym."""
 
-from gatedrnn.studies.syntax.evaluation import METHODS, UNKNOWN, Judged, SyntaxResult, evaluate_pairs, sentence_ids
+from gatedrnn.studies.syntax.evaluation import (
+    METHODS,
+    UNKNOWN,
+    Judged,
+    SyntaxResult,
+    continuation_ids,
+    evaluate_pairs,
+    sentence_ids,
+)
 from gatedrnn.studies.syntax.formula import Formula
-from gatedrnn.studies.syntax.pairs import log_probabilities, next_word_log_probabilities
+from gatedrnn.studies.syntax.pairs import beginning_log_probabilities, log_probabilities
 from gatedrnn.studies.syntax.suites import Judgement, SuiteResult, evaluate_suite, read_regions
 
 __all__ = [
@@ -13,10 +21,11 @@ __all__ = [
     "Judgement",
     "SuiteResult",
     "SyntaxResult",
+    "beginning_log_probabilities",
+    "continuation_ids",
     "evaluate_pairs",
     "evaluate_suite",
     "log_probabilities",
-    "next_word_log_probabilities",
     "read_regions",
     "sentence_ids",
 ]

@@ -1,20 +1,25 @@
 """Targeted syntactic evaluation: accuracy by phenomenon over minimal pairs, with every pair that was not judged counted."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from gatedrnn.core.checks import one_of
-from gatedrnn.core.errors import DataError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, MinimalPair, Vocabulary
-from gatedrnn.data.penn import penn_words
+from gatedrnn.data.penn import penn_words, penn_words_of_pieces
 from gatedrnn.data.prompt import prompt_ids
 from gatedrnn.models import LanguageModel
-from gatedrnn.studies.syntax.pairs import log_probabilities, next_word_log_probabilities
+from gatedrnn.studies.syntax.pairs import beginning_log_probabilities, log_probabilities
 
 UNKNOWN = ("skip", "unk")
 METHODS = ("sentence", "prefix")
 Encode = Callable[[str], list[int]]
+Continue = Callable[[str, str, str], tuple[list[int], list[int]]]
+"""A prefix, a word and the sentence that they are of → the ids of the prefix, and those of the word."""
+
+Ids = tuple[list[int], list[int]]
+"""Of what is compared: the good one's and the bad one's."""
 
 
 @dataclass(frozen=True)
@@ -63,30 +68,38 @@ def evaluate_pairs(
     Equations: Marvin & Linzen 2018 (whole sentences); Warstadt et al. 2020 (one prefix). Departs: none.
     Args:
         unknown: "skip" pairs with an unknown word, or judge them with "unk" in its place.
-        method: "sentence" compares log P of whole sentences and their `<eos>`; "prefix" of the first word that differs.
-        append: a word added to the end of each sentence before `<eos>` (Marvin & Linzen add a full stop).
+        method: "sentence" compares log P of whole sentences and their `<eos>`; "prefix" of the first word that differs, summed
+            over all its tokens.
+        append: a text added to the end of each sentence after a space, before `<eos>` (Marvin & Linzen add a full stop).
         mapping: how words are looked up, as in `Vocabulary.encode_foreign`.
         report: called with the name of each phenomenon before it is judged.
 
-    Raises: ArgumentError: unknown choice. DataError: no pair.
+    Raises: ArgumentError: unknown choice, or `append` with the method "prefix". DataError: no pair.
     """
     one_of("eval-syntax.unknown", unknown, UNKNOWN)
     one_of("eval-syntax.method", method, METHODS)
+    if append and method == "prefix":
+        rule, advice = "works only with the method sentence", "Leave append out"
+        raise ArgumentError("eval-syntax.append", rule, f"{append!r} with the method prefix", advice)
     by_name: dict[str, list[MinimalPair]] = {}
     for pair in pairs:
         by_name.setdefault(pair.phenomenon, []).append(pair)
     if not by_name:
         raise DataError("pairs", "must hold at least one pair", 0, "Check the file")
-    judge = _by_sentence if method == "sentence" else _by_prefix
 
     @functools.cache
     def encode(text: str) -> list[int]:
         return sentence_ids(vocabulary, text, mapping)
 
+    def follow(prefix: str, word: str, sentence: str) -> tuple[list[int], list[int]]:
+        return continuation_ids(vocabulary, f"{prefix.rstrip()} ", word.strip(), mapping, sentence)
+
+    score = log_probabilities if method == "sentence" else beginning_log_probabilities
     found = {}
     for name, group in by_name.items():
         report(name)
-        found[name] = judge(model, vocabulary.ids[EOS], encode, group, unknown == "skip", append)
+        ids = [_sentences(encode, one, append) if method == "sentence" else _words(follow, one) for one in group]
+        found[name] = _judged(ids, unknown == "skip", lambda each: score(model, each, vocabulary.ids[EOS]))
         encode.cache_clear()
     accuracies = [judged.accuracy for judged in found.values() if judged.accuracy is not None]
     return SyntaxResult(found, sum(accuracies) / len(accuracies) if accuracies else None)
@@ -103,33 +116,60 @@ def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> 
     return vocabulary.encode_foreign([word for word in penn_words(text) if counts(vocabulary, word)], mapping)
 
 
+def continuation_ids(
+    vocabulary: Vocabulary, before: str, text: str, mapping: str = "number", sentence: str = ""
+) -> tuple[list[int], list[int]]:
+    """Ids of the beginning of a text and of what follows it, cut as they stand together.
+
+    Characters and subwords of `text` are those of the whole beyond those of `before`. Words are cut as `sentence_ids` does, so
+    that `Mr.` at the end of `before` keeps its full stop; so does `U.S.` at the end of `text` where the sentence goes on.
+
+    Args:
+        before, text: side by side they are the whole; a space between them is one of either.
+        sentence: what the whole is read in, if it begins with it.
+
+    Returns: two lists; the second is empty where no token begins after `before`, as where a tokenizer joins both.
+    """
+    whole = before + text
+    if vocabulary.cuts_words:
+        ids, together = (sentence_ids(vocabulary, each, mapping) for each in (before.rstrip(), whole))
+        return ids, together[len(ids) :] if together[: len(ids)] == ids else []
+    rest = sentence[len(whole) :] if sentence.startswith(whole) else ""
+    rest = "" if rest[:1].isalnum() else rest
+    words, owners = penn_words_of_pieces(f"{before} {text} {rest}")
+    start, end = len(before.split()), len(before.split()) + len(text.split())
+    kept = [(word, k) for word, k in zip(words, owners, strict=True) if k < end and counts(vocabulary, word)]
+    ids = vocabulary.encode_foreign([word for word, _ in kept], mapping)
+    first = sum(k < start for _, k in kept)
+    return ids[:first], ids[first:]
+
+
 def counts(vocabulary: Vocabulary, word: str) -> bool:
     """Whether a word is read: not punctuation that the vocabulary lacks."""
     return word in vocabulary.ids or any(c.isalnum() for c in word)
 
 
-def _by_sentence(
-    model: LanguageModel, eos: int, encode: Encode, pairs: list[MinimalPair], skip: bool, append: str
-) -> Judged:
-    kept = [(encode(f"{pair.good} {append}"), encode(f"{pair.bad} {append}")) for pair in pairs]
-    known = [(good, bad) for good, bad in kept if good and bad and not (skip and 0 in (*good, *bad))]
-    different = [(good, bad) for good, bad in known if good != bad]
-    scores = log_probabilities(model, [one for pair in different for one in pair], eos)
+def _sentences(encode: Encode, pair: MinimalPair, append: str) -> Ids | None:
+    """Of whole sentences; None where one has no token."""
+    end = f" {append}" if append else ""
+    good, bad = encode(pair.good + end), encode(pair.bad + end)
+    return (good, bad) if good and bad else None
+
+
+def _words(follow: Continue, pair: MinimalPair) -> Ids | None:
+    """Of the prefix and the word after it; None without a prefix that both have, or without a word."""
+    if pair.prefix is None:
+        return None
+    prefix, good, bad = pair.prefix
+    (before, one), (other, two) = follow(prefix, good, pair.good), follow(prefix, bad, pair.bad)
+    return ([*before, *one], [*other, *two]) if before and before == other and one and two else None
+
+
+def _judged(pairs: Sequence[Ids | None], skip: bool, score: Callable[[list[list[int]]], list[float]]) -> Judged:
+    """What comes of pairs of token sequences, None for one that cannot be judged."""
+    known = [pair for pair in pairs if pair is not None and not (skip and 0 in (*pair[0], *pair[1]))]
+    different = [pair for pair in known if pair[0] != pair[1]]
+    scores = score([ids for pair in different for ids in pair])
     wins = sum(good > bad for good, bad in zip(scores[::2], scores[1::2], strict=True))
-    return _judged(wins, len(different), len(pairs) - len(known), len(known) - len(different))
-
-
-def _by_prefix(
-    model: LanguageModel, eos: int, encode: Encode, pairs: list[MinimalPair], skip: bool, append: str
-) -> Judged:
-    asked = [pair.prefix for pair in pairs if pair.prefix is not None]
-    ids = [[encode(text) for text in parts] for parts in asked]
-    known = [found for found in ids if all(found) and not (skip and any(0 in part for part in found))]
-    different = [(prefix, [good[0], bad[0]]) for prefix, good, bad in known if good[0] != bad[0]]
-    scores = next_word_log_probabilities(model, [p for p, _ in different], [words for _, words in different], eos)
-    wins = sum(good > bad for good, bad in scores)
-    return _judged(wins, len(different), len(pairs) - len(known), len(known) - len(different))
-
-
-def _judged(wins: int, pairs: int, skipped: int, identical: int) -> Judged:
-    return Judged(wins / pairs if pairs else None, pairs, skipped, identical)
+    accuracy = wins / len(different) if different else None
+    return Judged(accuracy, len(different), len(pairs) - len(known), len(known) - len(different))

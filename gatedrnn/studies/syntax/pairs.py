@@ -3,7 +3,7 @@
 Dimensions: T time, N prefixes of one length, S sentences, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice, pairwise
 
 import torch
@@ -24,14 +24,28 @@ def log_probabilities(model: LanguageModel, sentences: Sequence[list[int]], eos:
     Args: sentences: word ids, each at least one; eos: id of the end of a sentence.
     Raises: ArgumentError: an empty sentence.
     """
+    _check(sentences, "log_probabilities")
+    return _each(model, [(*ids, eos) for ids in sentences], eos)
+
+
+def beginning_log_probabilities(model: LanguageModel, beginnings: Sequence[list[int]], eos: int) -> list[float]:
+    """log P of each beginning of a sentence in nats: as `log_probabilities`, but its end is not predicted."""
+    _check(beginnings, "beginning_log_probabilities")
+    return _each(model, [tuple(ids) for ids in beginnings], eos)
+
+
+def _check(sentences: Sequence[list[int]], owner: str) -> None:
     if any(not ids for ids in sentences):
-        raise ArgumentError("log_probabilities", "a sentence must have at least one word", "length 0", "Skip it")
-    ended = sorted({(*ids, eos) for ids in sentences})  # sentences that begin alike are neighbours
+        raise ArgumentError(owner, "a sentence must have at least one word", "length 0", "Skip it")
+
+
+def _each(model: LanguageModel, sequences: Sequence[tuple[int, ...]], eos: int) -> list[float]:
     found: dict[tuple[int, ...], float] = {}
-    at_once, rest = max(_FEWEST, _LOGITS // model.embedding.num_embeddings), iter(ended)
+    at_once = max(_FEWEST, _LOGITS // model.embedding.num_embeddings)
+    rest = iter(sorted(set(sequences)))  # those that begin alike are neighbours
     while chunk := list(islice(rest, at_once)):
         found |= zip(chunk, _together(model, chunk, eos), strict=True)
-    return [found[*ids, eos] for ids in sentences]
+    return [found[ids] for ids in sequences]
 
 
 @torch.no_grad()
@@ -73,19 +87,3 @@ def _whole(logits_TNV: Tensor) -> Tensor:
     """log Σ exp over the vocabulary, float64 [T, N]."""
     rows = logits_TNV.flatten(0, 1).split(256)
     return torch.cat([row.double().logsumexp(-1) for row in rows]).cpu().view(logits_TNV.shape[:2])
-
-
-def next_word_log_probabilities(
-    model: LanguageModel, prefixes: Sequence[list[int]], words: Sequence[list[int]], eos: int
-) -> Iterator[list[float]]:
-    """log P of each of `words`[k] after `<eos>` and `prefixes`[k]. Raises: as `log_probabilities`, on no word."""
-    for prefix, choices in zip(prefixes, words, strict=True):
-        if not choices:
-            raise ArgumentError("next_word_log_probabilities", "must have a word to choose", 0, "Skip the pair")
-        with torch.no_grad(), evaluating(model):
-            tokens, states = torch.tensor([eos, *prefix], device=model.embedding.weight.device)[:, None], None
-            *before, last = tokens.split(max(1, _LOGITS // model.embedding.num_embeddings))
-            for window in before:
-                states = model(window, states).states
-            logits_V = model(last, states).logits[-1, 0].double()
-        yield finite("log P", logits_V.log_softmax(-1)[choices]).tolist()

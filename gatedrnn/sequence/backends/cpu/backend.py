@@ -101,9 +101,10 @@ class Cpu:
             output_TBH, gates, _, h_n, c_n = self._forward(*arguments, bool(request.return_gates))
         else:
             output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*arguments)
-        finals = tuple(
-            _as(after, before.dtype) for after, before in zip((h_n, *c_n.split(plan.hidden, 1)), state, strict=False)
-        )
+        more = (
+            [each.clone() for each in c_n.split(plan.hidden, 1)] if len(state) > 2 else [c_n]
+        )  # no views: a user may write
+        finals = tuple(_as(after, before.dtype) for after, before in zip((h_n, *more), state, strict=False))
         trace = None
         if request.return_gates:
             trace = _laid_out(gates_of(request.spec, starts(plan, request.spec), gates, request.wants), lengths, T, B)

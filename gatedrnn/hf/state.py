@@ -1,0 +1,59 @@
+"""The state of a model after what it has read, as transformers hands a cache on. Dimensions: B batch, H hidden, T time."""
+
+from typing import Any
+
+from torch import Tensor
+
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.models.language_model import States
+
+
+class RecurrentState:
+    """The state after what was read, which `generate` carries.
+
+    Args:
+        states: by layer, each state [1, B, H].
+        seen: number of tokens read in each row, padding included.
+    """
+
+    is_compileable = False
+
+    def __init__(self, states: States, seen: int = 0) -> None:
+        self.states, self.seen = states, seen
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Number of tokens read, padding included; the same in all layers."""
+        return self.seen
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Take the states of other rows, those that a beam search goes on from."""
+        self.states = [
+            tuple(state.index_select(1, beam_idx.to(state.device)) for state in layer) for layer in self.states
+        ]
+
+
+def given_state(cache_params: Any, past_key_values: Any) -> RecurrentState | None:
+    """The state that was given by either name; None for none.
+
+    Raises: ArgumentError: two different ones, or one that is not a `RecurrentState`.
+    """
+    owner, advice = "GatedRNNForCausalLM.past_key_values", "Give the cache_params of an earlier output"
+    if cache_params is not None and past_key_values is not None and cache_params is not past_key_values:
+        raise ArgumentError(owner, "must not be given beside another cache_params", None, advice)
+    state = past_key_values if cache_params is None else cache_params
+    if state is not None and not isinstance(state, RecurrentState):
+        raise ArgumentError(owner, "must be a RecurrentState", type(state).__name__, advice)
+    return state
+
+
+def unread(state: RecurrentState, input_ids: Tensor) -> int:
+    """Number of the last tokens of `input_ids` [B, T] that the state has not read.
+
+    Raises: ArgumentError: it has read them all.
+    """
+    left = input_ids.shape[1] - state.seen
+    if left < 1:
+        rule = f"must be longer than the {state.seen} tokens that the state has read"
+        advice = "Give the whole text, or the new tokens and an attention_mask of all"
+        raise ArgumentError("generate.input_ids", rule, f"{input_ids.shape[1]} tokens", advice)
+    return left

@@ -1,0 +1,165 @@
+"""What `GatedRNNForCausalLM` computes: losses as Trainer counts them, states by every name, and what it refuses."""
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    DynamicCache,
+    Trainer,
+    TrainingArguments,
+)  # fmt: skip
+from transformers.trainer_pt_utils import LabelSmoother
+from transformers_runs import export_levels, loaded
+
+from gatedrnn.core.errors import ArgumentError
+
+SENTENCES = ["the dogs that a cat chases sleep .", "a dog barks .", "the"]
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="module")
+def exported(levels):
+    """The folder with the runs, each with its folder of transformers `hf-…`."""
+    return export_levels(levels)
+
+
+def _batch(tokenizer, side):
+    given = tokenizer(SENTENCES, return_tensors="pt", padding=True, padding_side=side)
+    return given | {"labels": given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)}
+
+
+def _truth(model, tokenizer):
+    """The mean loss of every token but the first of a sentence, a sentence at a time."""
+    losses = []
+    for sentence in SENTENCES:
+        ids = tokenizer(sentence, return_tensors="pt")["input_ids"]
+        scores = model(ids).logits[0, :-1].double().log_softmax(-1)
+        losses += (-scores.gather(1, ids[0, 1:, None])[:, 0]).tolist()
+    return sum(losses) / len(losses)
+
+
+class TestLoss:
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_of_one_batch_is_the_mean_however_trainer_counts(self, exported, side, tmp_path):
+        model, _, _ = loaded(exported, "run")
+        tokenizer = AutoTokenizer.from_pretrained(exported / "hf-run", padding_side=side)
+        truth, given = _truth(model, tokenizer), _batch(tokenizer, side)
+        items = (given["labels"][:, 1:] != -100).sum()
+        assert float(model(**given).loss) == pytest.approx(truth, rel=1e-5)
+        assert float(model(**given, num_items_in_batch=items).loss) == pytest.approx(truth, rel=1e-5)
+        assert float(model(**given, num_items_in_batch=2 * int(items)).loss) == pytest.approx(truth / 2, rel=1e-5)
+        how = TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True)
+        rows, collate = (
+            [dict(tokenizer(text)) for text in SENTENCES],
+            DataCollatorForLanguageModeling(tokenizer, mlm=False),
+        )
+        trainer = Trainer(model, how, eval_dataset=rows, data_collator=collate)
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(truth, rel=1e-5)
+
+    def test_of_a_batch_without_labels_adds_nothing(self, exported):
+        model, tokenizer, _ = loaded(exported, "run")
+        given = _batch(tokenizer, "left")
+        nothing = torch.full_like(given["labels"], -100)
+        assert float(model(**given | {"labels": nothing}, num_items_in_batch=torch.tensor(7)).loss) == 0
+
+    def test_shifted_labels_are_labels(self, exported):
+        model, tokenizer, _ = loaded(exported, "run")
+        given = _batch(tokenizer, "left")
+        shifted = torch.nn.functional.pad(given["labels"][:, 1:], (0, 1), value=-100)
+        assert torch.equal(model(**given, shift_labels=shifted).loss, model(**given).loss)
+        assert torch.equal(model(**given, logits_to_keep=1).loss, model(**given).loss)
+
+    @pytest.mark.parametrize("name", ["run", "char"])
+    def test_smoothed_labels(self, exported, name):
+        model, tokenizer, _ = loaded(exported, name)
+        given = _batch(tokenizer, "right")
+        found = model(**given)
+        smooth = float(LabelSmoother(0.1)(found, given["labels"], shift_labels=True))
+        assert float(found.loss) - 0.5 < smooth < float(found.loss) + 1
+
+    def test_float16(self, exported):
+        model, tokenizer, _ = loaded(exported, "run")
+        half = AutoModelForCausalLM.from_pretrained(exported / "hf-run", dtype=torch.float16)
+        given = _batch(tokenizer, "left")
+        found = half(**given)
+        torch.testing.assert_close(found.logits.float(), model(**given).logits, rtol=0, atol=0.1)
+        assert float(found.loss) == pytest.approx(float(model(**given).loss), rel=0.01)
+
+
+class TestStates:
+    @pytest.mark.parametrize("name", ["past_key_values", "cache_params"])
+    @pytest.mark.parametrize("cached", [True, False])
+    def test_generation_goes_on_from_one(self, exported, name, cached):
+        model, tokenizer, _ = loaded(exported, "run")
+        given = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+        how = {"do_sample": False, "eos_token_id": None}
+        whole = model.generate(**given, **how, max_new_tokens=9)
+        first = model.generate(**given, **how, max_new_tokens=4, return_dict_in_generate=True)
+        mask = torch.cat([given["attention_mask"], torch.ones(3, 4, dtype=torch.long)], 1)
+        more = {"attention_mask": mask, name: first.past_key_values, "max_new_tokens": 5, "use_cache": cached}
+        assert torch.equal(model.generate(first.sequences, **more, **how), whole)
+        one = model.generate(given["input_ids"][:1], **how, max_new_tokens=4, return_dict_in_generate=True)
+        rest = model.generate(one.sequences, **{name: one.past_key_values}, **how, max_new_tokens=5)
+        assert torch.equal(rest, whole[:1])
+
+    def test_forward_takes_it_by_either_name(self, exported):
+        model, tokenizer, _ = loaded(exported, "run")
+        ids = tokenizer(SENTENCES[0], return_tensors="pt")["input_ids"]
+        state = model(ids[:, :3]).cache_params
+        assert state.get_seq_length() == 3
+        found = model(ids[:, 3:], past_key_values=state)
+        torch.testing.assert_close(found.logits, model(ids).logits[:, 3:], rtol=0, atol=1e-6)
+        assert found.cache_params.get_seq_length() == ids.shape[1]
+
+    def test_refusals(self, exported):
+        model, tokenizer, _ = loaded(exported, "run")
+        ids = tokenizer(SENTENCES[0], return_tensors="pt")["input_ids"]
+        one, other = (model(ids).cache_params for _ in range(2))
+        with pytest.raises(ArgumentError, match="must be a RecurrentState; got DynamicCache"):
+            model(ids, past_key_values=DynamicCache())
+        with pytest.raises(ArgumentError, match="must not be given beside another cache_params"):
+            model(ids, past_key_values=one, cache_params=other)
+        with pytest.raises(ArgumentError, match=f"longer than the {ids.shape[1]} tokens that the state has read"):
+            model.generate(ids, past_key_values=one, max_new_tokens=2)
+
+
+class TestOptions:
+    def test_places_to_keep(self, exported):
+        model, tokenizer, _ = loaded(exported, "run")
+        given = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+        places = torch.tensor([0, 2])
+        assert torch.equal(model(**given, logits_to_keep=places).logits, model(**given).logits[:, places])
+
+    def test_the_configuration_is_followed(self, exported):
+        config = AutoConfig.from_pretrained(exported / "hf-run", return_dict=False, output_hidden_states=True)
+        model = AutoModelForCausalLM.from_pretrained(exported / "hf-run", config=config)
+        ids = torch.tensor([[1, 2, 3]])
+        assert isinstance(model(ids), tuple)
+        found = model(ids, return_dict=True)
+        assert found.hidden_states[0].shape == (1, 3, 16)
+        assert model(ids, return_dict=True, output_hidden_states=False).hidden_states is None
+
+    def test_ids_that_are_no_tokens(self, exported):
+        model, _, run = loaded(exported, "run")
+        size = len(run.vocabulary)
+        assert torch.equal(model(torch.tensor([[1, size]])).logits, model(torch.tensor([[1, 1]])).logits)
+        for wrong in (size + 1, -5):
+            with pytest.raises(ArgumentError, match=f"must lie in 0…{size - 1}; got {wrong}"):
+                model(torch.tensor([[1, wrong]]))
+
+    def test_what_there_is_not(self, exported):
+        model, _, _ = loaded(exported, "run")
+        with pytest.raises(ArgumentError, match="input_ids: must be given; got inputs_embeds"):
+            model(inputs_embeds=torch.randn(1, 3, 16))
+        with pytest.raises(ArgumentError, match="output_attentions: must be False"):
+            model(torch.tensor([[1]]), output_attentions=True)
+        with pytest.raises(ValueError, match="inputs_embeds"):
+            model.generate(inputs_embeds=torch.randn(1, 3, 16), max_new_tokens=2)
