@@ -1,6 +1,7 @@
 """How a layer's gates are perturbed: temperature and noise as data, for any cell."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,13 +21,13 @@ class Gates:
     evaluation uses the plain gate, as the authors' code does.
 
     Args:
-        temperature: τ in training, above 0.
-        evaluation_temperature: τ in evaluation, above 0.
+        temperature: τ in training, above 0; 1 / τ must be finite in float32.
+        evaluation_temperature: τ in evaluation, likewise.
         noise_probability: p in [0, 1], the share of gates perturbed at a step of training.
         straight_through: binary gates in the forward pass (in training and evaluation), soft gradient in the backward pass.
         names: the gates to perturb; None for the cell's memory gates: every sigmoid or cumax gate except the output gate.
 
-    Raises: ArgumentError: a value is out of range.
+    Raises: ArgumentError: a value is out of range or of the wrong type.
     """
 
     temperature: float = 1.0
@@ -36,19 +37,38 @@ class Gates:
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        positive_number("Gates.temperature", self.temperature)
-        positive_number("Gates.evaluation_temperature", self.evaluation_temperature)
+        _temperature("Gates.temperature", self.temperature)
+        _temperature("Gates.evaluation_temperature", self.evaluation_temperature)
         probability("Gates.noise_probability", self.noise_probability)
-        if isinstance(self.names, str):
+        if not isinstance(self.straight_through, bool):
             raise ArgumentError(
-                "Gates.names", "must be a tuple of gate names", repr(self.names), "Write ('input_gate',)"
+                "Gates.straight_through", "must be True or False", repr(self.straight_through), "Give one of them"
             )
         if self.names is not None:
-            object.__setattr__(self, "names", tuple(self.names))
+            names = names_of(self.names)
+            if names is None:
+                raise ArgumentError(
+                    "Gates.names", "must be a tuple of gate names", repr(self.names), "Write ('input_gate',)"
+                )
+            object.__setattr__(self, "names", names)
 
     def temperature_when(self, training: bool) -> float:
         """τ in training or in evaluation."""
         return self.temperature if training else self.evaluation_temperature
+
+
+def _temperature(owner: str, value: float) -> None:
+    if 1.0 / positive_number(owner, value) > torch.finfo(torch.float32).max:
+        raise ArgumentError(owner, "must have an inverse that is finite in float32", repr(value), "Give 1e-3 or more")
+
+
+def names_of(given: Any) -> tuple[str, ...] | None:
+    """`given` as a tuple; None where it is no collection of strings."""
+    try:
+        names: tuple[Any, ...] = (None,) if isinstance(given, str) else tuple(given)
+    except TypeError:  # it cannot be iterated over
+        return None
+    return names if all(isinstance(name, str) for name in names) else None
 
 
 torch.serialization.add_safe_globals([Gates])  # a checkpoint that holds one loads under weights_only=True

@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 from gatedrnn.core.checks import probability
 
+_LEAST_SHARE = 1 / 512  # of elements, dropped or kept, that a mask of 16 bits meets well: as 128 ± 0.5 of its steps
+
 
 @final
 class LockedDropout(nn.Module):
@@ -59,9 +61,11 @@ def dropped_weight(weight: Tensor, p: float) -> Tensor:
     """`weight` with each element dropped with probability p, the rest scaled by 1 / (1 − p) (DropConnect, Wan et al. 2013).
 
     On the CPU four masks are read off one random number of 64 bits, so that p is met to 1 / 65536: torch.nn.functional.dropout
-    draws a number for each element, which for a weight takes a good part of a training step.
+    draws a number for each element, which for a weight takes a good part of a training step. For p within 1 / 512 of 0 or 1,
+    where 1 / 65536 is too coarse, its mask is used.
     """
-    if weight.device.type != "cpu" or torch.compiler.is_compiling() or not 0 < p < 1:
+    coarse = not _LEAST_SHARE <= p <= 1 - _LEAST_SHARE
+    if weight.device.type != "cpu" or torch.compiler.is_compiling() or coarse:
         return F.dropout(weight, p)
     bits = torch.empty(-(-weight.numel() // 4), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
     kept = bits.view(torch.int16)[: weight.numel()].view(weight.shape) >= round(p * 65536) - 32768

@@ -16,6 +16,7 @@ from gatedrnn.cells import CELLS, Cell
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers import published
+from gatedrnn.layers.inputs import shown
 from gatedrnn.layers.recurrent import RecurrentBase
 
 Device = torch.device | str | None
@@ -320,7 +321,7 @@ class Recurrent(RecurrentBase):
 
     Args:
         cell: a name in `CELLS`, or a `Cell`.
-        The rest, shapes and errors: `RecurrentBase`.
+        The rest, shapes and errors: `RecurrentBase`. ArgumentError too: no such cell.
     """
 
     def __init__(
@@ -331,6 +332,10 @@ class Recurrent(RecurrentBase):
         **options: Any,
     ) -> None:  # fmt: skip
         self.cell = CELLS[cell] if isinstance(cell, str) else cell
+        if not isinstance(self.cell, Cell):
+            raise ArgumentError(
+                "Recurrent.cell", "must be a cell's name or a Cell", shown(cell), f"Known names: {', '.join(CELLS)}"
+            )
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype,
             gates=gates, weight_dropout=weight_dropout, backend=backend, proj_size=proj_size, **options,

@@ -3,15 +3,18 @@
 Dimensions: T time, B batch, D input, L layers × directions, H hidden, N units of a gate.
 """
 
+import reprlib
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from gatedrnn.cells import State
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.gates.gates import names_of
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +82,7 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
             raise ArgumentError(
                 f"{owner}.lengths", "must be None for a PackedSequence", "lengths", "Drop it: the sequence has its own"
             )
+        _check_layout(f"{owner}.input", input.data)
         plain = PackedSequence(input.data, input.batch_sizes)
         x_TBD, own = pad_packed_sequence(plain)
         _check_tensor(owner, x_TBD, input_size, dtype)
@@ -87,6 +91,7 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
         raise ArgumentError(
             f"{owner}.input", "must be a tensor or a PackedSequence", type(input).__name__, "Convert it"
         )
+    _check_layout(f"{owner}.input", input)
     if input.dim() not in (2, 3):
         raise ArgumentError(
             f"{owner}.input", "must be 2-D [T, D] or 3-D", f"shape {list(input.shape)}", "Add or drop dimensions"
@@ -154,13 +159,61 @@ def _no_states(owner: str, names: tuple[str, ...], got: str) -> ArgumentError:
     return ArgumentError(f"{owner}.hx", f"must be {expected}", got, "Pass on what an earlier call returned")
 
 
+def read_names(owner: str, return_gates: Any) -> bool | tuple[str, ...]:
+    """`return_gates` as True, False or names, of which it is not checked that the cell has such gates.
+
+    Raises: ArgumentError: it is neither a bool nor None nor a collection of strings.
+    """
+    if return_gates is None or isinstance(return_gates, bool):
+        return bool(return_gates)
+    names = names_of(return_gates)
+    if names is None:
+        rule, advice = "must be True, False or a tuple of gate names", "Write ('input_gate',), or True for all gates"
+        raise ArgumentError(f"{owner}.return_gates", rule, shown(return_gates), advice)
+    return names
+
+
+def read_noise(owner: str, noise: Any, places: int, shape: tuple[int, ...], device: torch.device) -> list[Any]:
+    """`noise` as a list by layer and direction (`places` counts both) of tensors [T, B, R] of `shape`, or None.
+
+    Raises: ArgumentError: no list, another number of entries, or an entry that is no such tensor on `device`.
+    """
+    owner, advice = f"{owner}.noise", "Draw it with sample_noise(steps, batch)"
+    try:
+        entries = list(noise)
+    except TypeError as error:
+        rule = "must be a list of a tensor or None for each layer and direction"
+        raise ArgumentError(owner, rule, shown(noise), advice) from error
+    if len(entries) != places:
+        raise ArgumentError(
+            owner, f"must have {places} entries", len(entries), "Give one entry per layer and direction"
+        )
+    for entry in entries:
+        if entry is None:
+            continue
+        if not isinstance(entry, Tensor):
+            raise ArgumentError(owner, "must hold tensors or None", type(entry).__name__, advice)
+        _check_layout(owner, entry)
+        if entry.shape != shape or entry.device != device:
+            got = f"{list(entry.shape)} on {entry.device}"
+            raise ArgumentError(owner, f"must have shape {list(shape)} on {device}", got, advice)
+    return entries
+
+
+def shown(value: Any) -> str:
+    """`value` on one short line."""
+    return " ".join(reprlib.repr(value).split())
+
+
 def _check_layout(owner: str, tensor: Tensor) -> None:
+    if tensor.is_nested:
+        advice = "Pad it with torch.nested.to_padded_tensor(tensor, 0.0); for an input, also pass lengths"
+        raise ArgumentError(owner, "must be a strided tensor", "a nested tensor", advice)
     if tensor.layout != torch.strided:
         raise ArgumentError(owner, "must be a strided tensor", tensor.layout, "Call tensor.to_dense()")
 
 
 def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype) -> None:
-    _check_layout(f"{owner}.input", input)
     if input.shape[-1] != input_size:
         raise ArgumentError(
             f"{owner}.input",
@@ -182,17 +235,34 @@ def _autocast(like: Tensor) -> bool:
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+
+
 def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
-    if not isinstance(lengths, Tensor):  # checked where they are: on the CPU no GPU is waited for
-        lengths = torch.as_tensor(lengths, dtype=None if lengths else torch.int64, device="cpu")
-    lengths_B = lengths
-    if lengths_B.is_floating_point() or lengths_B.dtype == torch.bool or list(lengths_B.shape) != [x_TBD.shape[1]]:
-        got = f"{lengths_B.dtype} of shape {list(lengths_B.shape)}"
+    given_B = lengths if isinstance(lengths, Tensor) else _as_tensor(owner, lengths, x_TBD)
+    _check_layout(f"{owner}.lengths", given_B)
+    if given_B.dtype not in _INTEGERS or list(given_B.shape) != [x_TBD.shape[1]]:
+        got = f"{given_B.dtype} of shape {list(given_B.shape)}"
         raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers", got, "Give one length per row")
+    lengths_B = given_B if given_B.dtype == torch.int64 else given_B.to(torch.int64)  # others lack min
     if not torch.compiler.is_compiling() and lengths_B.numel():
         low, high = int(lengths_B.min()), int(lengths_B.max())
         if low < 1 or high > len(x_TBD):
+            values = given_B.tolist()  # a uint64 beyond int64 has become negative
+            got = f"{min(values)}…{max(values)}"
             raise ArgumentError(
-                f"{owner}.lengths", f"must lie in 1…{len(x_TBD)}", f"{low}…{high}", "Drop empty rows, or pad the input"
+                f"{owner}.lengths", f"must lie in 1…{len(x_TBD)}", got, "Drop empty rows, or pad the input"
             )
-    return lengths_B.to(x_TBD.device, torch.int64).contiguous()
+    return lengths_B.to(x_TBD.device).contiguous()
+
+
+def _as_tensor(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
+    """Lengths that are no tensor as one on the CPU, where checking them waits for no GPU."""
+    try:
+        if isinstance(lengths, np.ndarray):
+            lengths = lengths.copy()  # which also undoes the negative strides of a reversed array
+        lengths_B = torch.as_tensor(lengths, device="cpu")
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        rule = f"must be {x_TBD.shape[1]} integers in 1…{len(x_TBD)}"
+        raise ArgumentError(f"{owner}.lengths", rule, shown(lengths), "Give a list of one length per row") from error
+    return lengths_B if lengths_B.numel() else lengths_B.to(torch.int64)

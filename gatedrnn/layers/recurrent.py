@@ -6,9 +6,10 @@ Dimensions: T time, B batch, D input, H hidden, R rows of all gates, N units of 
 import inspect
 import math
 from abc import ABC
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,7 +21,7 @@ from gatedrnn.core.checks import nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.dropout import dropped_weight
-from gatedrnn.layers.inputs import Batch, read_input, read_state
+from gatedrnn.layers.inputs import Batch, read_input, read_names, read_noise, read_state
 from gatedrnn.layers.prepared import read_call
 from gatedrnn.sequence import (
     Draw,
@@ -91,6 +92,8 @@ class RecurrentBase(nn.Module, ABC):
         self.spec = self.cell.make_spec(self.hidden_size, **self.options).with_gates(self.gates)
         self.spec.perturbed(self.gates)
         self.proj_size = _projectable(owner, self.cell, self.spec, proj_size)
+        if dtype is not None:
+            _check_dtype(owner, dtype)
         self._register(device, dtype)
         self.reset_parameters()
 
@@ -133,8 +136,8 @@ class RecurrentBase(nn.Module, ABC):
         input: Tensor | PackedSequence,
         hx: Any = None,
         *,
-        lengths: Tensor | list[int] | None = None,
-        return_gates: bool | Collection[str] = False,
+        lengths: Tensor | Sequence[int] | np.ndarray | None = None,
+        return_gates: bool | Collection[str] | None = False,
         noise: list[Tensor | None] | None = None,
     ) -> Any:
         """Run the layers over a batch of sequences.
@@ -143,23 +146,25 @@ class RecurrentBase(nn.Module, ABC):
             input: [T, B, D], [B, T, D] if `batch_first`, [T, D] unbatched, or a PackedSequence.
             hx: initial states, each [layers·directions, B, H] (no B if unbatched), h_0 [.., J] if projected: one tensor for
                 cells whose only state is h, else a tuple (h_0, c_0); None for zeros.
-            lengths: number of valid steps in each row, [B], in 1…T, any order; output and gates are 0 beyond them.
-            return_gates: also return the trace, of all gates or of the named ones.
+            lengths: number of valid steps in each row, integers [B] in 1…T, any order; output and gates are 0 beyond them.
+            return_gates: also return the trace, of all gates or of the named ones; None is taken as False.
             noise: gate noise by layer and direction, as `sample_noise` draws it; None to draw it here in training.
 
         Returns: (output, states[, trace]). output [T, B, directions·H], or ·J (or as the input's layout); states as `hx`; trace:
             a list by layer and direction of {gate name: [T, B, N]}, batch second unless `batch_first`, in the batch's order.
         Raises: ArgumentError: a shape, type, length or number of states does not fit.
         """
-        call = None if lengths is not None or noise is not None or return_gates else read_call(self, input, hx)
+        named = return_gates is not False and read_names(type(self).__name__, return_gates)
+        try:
+            call = None if lengths is not None or noise is not None or named else read_call(self, input, hx)
+        except RuntimeError:  # a nested tensor has no shape to ask for; it is refused below
+            call = None
         if call is not None and (prepared := call.prepared()) is not None:
             return call.run(prepared)
         owner = type(self).__name__
-        named = return_gates if isinstance(return_gates, bool) else tuple(return_gates)
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shapes(batch), batch)
-        if noise is not None:
-            self._check_noise(noise, batch)
+        noise = None if noise is None else self._given(noise, batch)
         x_TBD, finals, traces = batch.x_TBD, [], []
         for layer in range(self.num_layers):
             if layer and self.dropout:
@@ -174,7 +179,7 @@ class RecurrentBase(nn.Module, ABC):
                 result = backend_for(request, self.backend).run(request)
                 outputs.append(result.output_TBH)
                 finals.append(result.state)
-                if return_gates:
+                if named:
                     traces.append(self._named(named, result.trace or {}))
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         stacked = tuple(
@@ -182,7 +187,7 @@ class RecurrentBase(nn.Module, ABC):
             for layers in zip(*finals, strict=True)
         )
         result = batch.restore(x_TBD), stacked if len(self.spec.states) > 1 else stacked[0]
-        if not return_gates:
+        if not named:
             return result
         return *result, [{name: batch.restore_gate(gate) for name, gate in trace.items()} for trace in traces]
 
@@ -237,18 +242,10 @@ class RecurrentBase(nn.Module, ABC):
             )
         return trace
 
-    def _check_noise(self, noise: list[Tensor | None], batch: Batch) -> None:
-        owner, places = f"{type(self).__name__}.noise", len(self._places())
-        if len(noise) != places:
-            raise ArgumentError(
-                owner, f"must have {places} entries", len(noise), "Give one entry per layer and direction"
-            )
-        shape = [*batch.x_TBD.shape[:2], self.spec.rows]
-        like, advice = self._weight, "Draw it with sample_noise(steps, batch)"
-        for entry in noise:
-            if entry is not None and (list(entry.shape) != shape or entry.device != like.device):
-                rule, got = f"must have shape {shape} on {like.device}", f"{list(entry.shape)} on {entry.device}"
-                raise ArgumentError(owner, rule, got, advice)
+    def _given(self, noise: Any, batch: Batch) -> list[Tensor | None]:
+        """Explicit noise, checked."""
+        shape = (*batch.x_TBD.shape[:2], self.spec.rows)
+        return read_noise(type(self).__name__, noise, len(self._places()), shape, self._weight.device)
 
     @property
     def _directions(self) -> int:
@@ -312,6 +309,17 @@ class RecurrentBase(nn.Module, ABC):
         if self.gates != self.cell.gates:
             parts.append(f"gates={self.gates}")
         return ", ".join(parts)
+
+
+def _check_dtype(owner: str, dtype: Any) -> None:
+    """Raise ArgumentError unless weights can be of `dtype`: real or complex, of two bytes or more."""
+    try:
+        kind = torch.empty(0, dtype=dtype, device="meta").dtype  # torch also takes Python's float
+    except (TypeError, RuntimeError):
+        kind = torch.bool
+    if not (kind.is_floating_point or kind.is_complex) or kind.itemsize < 2:
+        rule = "must be a floating-point type of 16 bits or more"
+        raise ArgumentError(f"{owner}.dtype", rule, repr(dtype), "Give torch.float32, or leave it out")
 
 
 def _projectable(owner: str, cell: Cell, spec: Spec, size: int) -> int:

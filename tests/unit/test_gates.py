@@ -379,3 +379,22 @@ def test_gate_names_are_checked():
     with pytest.raises(ArgumentError, match=r"got 'master_forget'\. Known: input_gate, forget_gate, output_gate"):
         LSTM(3, 4, gates=Gates(names=("master_forget",)))
     assert Gates(names=["input_gate"]).names == ("input_gate",)
+
+
+NAMES = "must be a tuple of gate names", "Write ('input_gate',)."
+REFUSED = {
+    "names": (*NAMES, [3, ("input_gate", 3), b"input_gate", [["input_gate"]], torch.tensor(3)]),
+    "straight_through": ("must be True or False", "Give one of them.", ["yes", 1, None]),
+    "temperature": ("must have an inverse that is finite in float32", "Give 1e-3 or more.", [1e-320, 1e-40]),
+}
+REFUSED["evaluation_temperature"] = REFUSED["temperature"]
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_wrong_values_of_a_field_are_refused(field):
+    rule, advice, values = REFUSED[field]
+    for value in values:
+        with pytest.raises(ArgumentError) as caught:
+            Gates(**{field: value})
+        assert str(caught.value) == f"Gates.{field}: {rule}; got {value!r}. {advice}"
+    assert Gates(temperature=1e-38).temperature == 1e-38
