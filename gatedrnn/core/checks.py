@@ -1,7 +1,7 @@
 """Checks of single values; each returns the value or raises ArgumentError naming owner, rule and value."""
 
 import numbers
-import sys
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -18,16 +18,26 @@ def positive_int(owner: str, value: object, *, minimum: int = 1) -> int:
 
 def positive_number(owner: str, value: object) -> float:
     """Return `value` if it is a finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= sys.float_info.max:
+    if not 0.0 < _real(value) < math.inf:
         raise ArgumentError(owner, "must be a finite number above 0", repr(value), "Give a number such as 0.5")
-    return float(value)
+    return _real(value)
 
 
 def probability(owner: str, value: object) -> float:
     """Return `value` if it lies in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
+    if not 0.0 <= _real(value) <= 1.0:
         raise ArgumentError(owner, "must be a probability between 0 and 1", repr(value), "Give a number such as 0.5")
-    return float(value)
+    return _real(value)
+
+
+def _real(value: object) -> float:
+    """A real number as a float, infinity where it is too large for one; NaN for all else."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
