@@ -1,7 +1,7 @@
 """Checks of single values; each returns the value or raises ArgumentError naming owner, rule and value."""
 
-import numbers
 import math
+import numbers
 from collections.abc import Iterable
 from difflib import get_close_matches
 
