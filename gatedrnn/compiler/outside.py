@@ -14,15 +14,12 @@ from gatedrnn.gates import Gates
 _CONSTANT = (int, float, complex, str, bytes, type(None))
 _FROZEN = (Cell, Spec, Gate, Extra, Derived, Gates)
 _TRUSTED = ("torch", "gatedrnn", "math", "numpy", "typing", "builtins", "collections")
-_MODES = frozenset((
-    "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_default_dtype", "is_compiling",
-    "requires_grad", "is_leaf", "grad_fn", "grad", "_version", "_grad_fn", "is_inference", "is_cuda", "is_cpu", "is_meta",
-    "is_contiguous", "stride", "storage_offset", "data_ptr", "untyped_storage", "storage", "get_num_threads",
+_MODES = (
+    "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_default_dtype", "is_compiling", "get_num_threads",
     "get_num_interop_threads", "are_deterministic_algorithms_enabled", "get_deterministic_debug_mode", "initial_seed",
-    "get_rng_state", "seed", "get_float32_matmul_precision", "is_available", "device_count", "current_device",
-))  # fmt: skip
-"""What a step may be asked for that differs between calls."""
-_MANY = 4099
+    "get_rng_state", "get_float32_matmul_precision", "device_count", "current_device", "is_available",
+)  # fmt: skip
+"""Functions of PyTorch that tell of a call; what tensors tell, `asked` sees."""
 _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
@@ -43,27 +40,6 @@ def mark(step: Callable[..., Any]) -> str:
     return "#" + hashlib.sha256(fingerprint(step).encode()).hexdigest()[:16]
 
 
-def sizes(step: Callable[..., Any]) -> list[int]:
-    """Sizes of a batch at which a step may do something else: one, many, and at the numbers that it names; none of our own."""
-    if step.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        return []
-    numbers = _numbers(step, set())
-    return sorted({1, _MANY} | {size for n in numbers if 1 < n < _MANY for size in (n - 1, n, n + 1)})
-
-
-def _numbers(function: Any, seen: set[int]) -> set[int]:
-    if id(function) in seen or not isinstance(function, types.FunctionType):
-        return set()
-    seen.add(id(function))
-    found = {each for code in _codes(function.__code__) for each in code.co_consts if type(each) is int}
-    for _, value, _ in _read(function):
-        if type(value) is int:
-            found.add(value)
-        elif isinstance(value, types.FunctionType) and value.__module__.split(".")[0] not in _TRUSTED:
-            found |= _numbers(value, seen)
-    return found
-
-
 def _collect(function: Any, seen: set[int], parts: list[str]) -> None:
     if id(function) in seen:
         return
@@ -73,9 +49,8 @@ def _collect(function: Any, seen: set[int], parts: list[str]) -> None:
     if odd := function.__dict__.keys() - {"__wrapped__"}:
         raise UnsupportedError(f"{function.__name__}.{min(odd)}, an attribute of a function, which may change")
     for code in _codes(function.__code__):
-        asked = {each for each in (*code.co_names, *code.co_consts) if isinstance(each, str)} & _MODES
-        if asked:
-            raise UnsupportedError(f"{min(asked)}, which may change")
+        if name := next((each for each in _MODES if each in code.co_names), None):
+            raise UnsupportedError(f"{name}, which may change")
         for each in dis.get_instructions(code):
             if each.opname == "IMPORT_NAME" and str(each.argval).split(".")[0] not in _TRUSTED:
                 raise UnsupportedError(f"the import of {each.argval} inside it, which may change")

@@ -50,10 +50,21 @@ def product_of_h(spec, params, x_gates, h_gates, state):
     return (b * n + (1 - b) * state[0],), {"b": b, "n": n}
 
 
+def by_shapes(spec, params, x_gates, h_gates, state):
+    """Sizes of the batch that only make other tensors, names that tensors have too, a copy that a batch of one does not need."""
+    size, width = x_gates.shape
+    a, b = spec.split(x_gates + h_gates)
+    size = size if a.shape == b.shape and size == h_gates.size(0) and width == spec.rows else 0
+    a, b = spec.squash("storage", a.contiguous().view(size, -1)), spec.squash("grad", b)
+    ones = torch.ones(size, spec.hidden_size, dtype=a.dtype)
+    return (a * state[0] * spec.constant("seed") + (ones - a) * b.reshape(b.shape),), {"storage": a, "grad": b}
+
+
 MASTERS = (Gate("m", 3, "cumax"), Gate("n", H, "tanh"))
 RIGHT = {
     "whole rows": (Spec(H, gates(1), ("h", "c", "u", "v"), extras=(Extra("w", ("n",)),)), of_whole_rows),
     "chunks": (Spec(H, MASTERS, ("h",), extras=(Extra("w", ("m",)),)), of_chunks),
+    "shapes": (Spec(H, (Gate("storage", H), Gate("grad", H, "tanh")), ("h",), constants=(("seed", 0.5),)), by_shapes),
     "no x": (Spec(H, gates(3), ("h",)), without_x),
     "a product of h": (Spec(H, gates(2), ("h",), recurrent_gates=1), product_of_h),
 }
@@ -128,19 +139,34 @@ def by_threads(spec, params, x_gates, h_gates, state):
     return (2 * b if torch.get_num_threads() > 1 else b,), {"n": b}
 
 
-def by_one(spec, params, x_gates, h_gates, state):
+def by_length(spec, params, x_gates, h_gates, state):
     b = spec.squash("n", x_gates)
     return (2 * b if len(b) == 1 else b,), {"n": b}
 
 
-def by_many(spec, params, x_gates, h_gates, state):
+def by_one(spec, params, x_gates, h_gates, state):
     b = spec.squash("n", x_gates)
-    return (2 * b if b.shape[0] > 1000 else b,), {"n": b}
+    return (2 * b if b.size(0) == 1 else b,), {"n": b}
 
 
-def by_a_number(spec, params, x_gates, h_gates, state):
+def by_some(spec, params, x_gates, h_gates, state):
     b = spec.squash("n", x_gates)
-    return (2 * b if b.shape[0] == 40 else b,), {"n": b}
+    return (2 * b if b.shape[0] in (16, 32) else b,), {"n": b}
+
+
+def by_a_share(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if b.shape[0] * 2 - 1 > 10.0 else b,), {"n": b}
+
+
+def by_elements(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if b.numel() >= 300 else b,), {"n": b}
+
+
+def by_width(spec, params, x_gates, h_gates, state):
+    b = spec.squash("n", x_gates)
+    return (2 * b if b.shape[0] == spec.hidden_size else b,), {"n": b}
 
 
 def by_a_helper(spec, params, x_gates, h_gates, state):
@@ -152,7 +178,7 @@ LARGE = 120
 
 
 def _doubled_between(b, low, high):
-    return 2 * b if low < len(b) < high else b
+    return 2 * b if low < b.shape[0] < high else b
 
 
 def by_import(spec, params, x_gates, h_gates, state):
@@ -211,10 +237,13 @@ REFUSED = [
     (by_gradient, ONE, "requires_grad, which may change"),
     (by_name, ONE, "is_leaf, which may change"),
     (by_threads, ONE, "get_num_threads, which may change"),
-    (by_one, ONE, "that follows? from the batch's size or type"),
-    (by_many, ONE, "that follows? from the batch's size or type"),
-    (by_a_number, ONE, "that follows? from the batch's size or type"),
-    (by_a_helper, ONE, "that follows? from the batch's size or type"),
+    (by_length, ONE, r"len\(\) of a batch; write .shape\[0\]"),
+    (by_one, ONE, "a number that follows from the batch's size"),
+    (by_some, ONE, "a number that follows from the batch's size"),
+    (by_a_share, ONE, "a number that follows from the batch's size"),
+    (by_elements, ONE, "a number that follows from the batch's size"),
+    (by_width, ONE, "a number that follows from the batch's size"),
+    (by_a_helper, ONE, "a number that follows from the batch's size"),
     (by_import, ONE, "import of pytest inside it"),
     (by_attribute, ONE, "by_attribute.slope"),
     (not_a_number, ONE, "the constant NaN"),

@@ -22,7 +22,9 @@ print([m for m in {HEAVY} if m in sys.modules])
 
 def test_importing_takes_little_more_than_torch():
     code = "import time, torch; t = time.process_time(); import gatedrnn; print(time.process_time() - t)"
-    assert any(float(python(code)) <= 0.3 for _ in range(3))  # seconds of the CPU; other processes may be in the way of one
+    assert any(
+        float(python(code)) <= 0.3 for _ in range(3)
+    )  # seconds of the CPU; other processes may be in the way of one
 
 
 def test_a_layer_on_the_cpu_imports_nothing_of_a_gpu():
