@@ -60,7 +60,8 @@ class Scorer:
         lines = [[line for line in request.args[0].split("\n") if line.strip()] for request in requests]
         tokens = [[vocabulary.encode(vocabulary.tokens(line)) for line in text] for text in lines]
         texts = [[i for ids in text if ids for i in (*ids, self.eos)] for text in tokens]
-        return [-float(losses_T.sum()) for losses_T in token_losses(self.run.model, texts, self.eos)]
+        found = token_losses(self.run.model, [text for text in texts if text], self.eos)
+        return [-float(next(found).sum()) if text else 0.0 for text in texts]  # a text without a token is certain
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Continuations of requests' contexts, the likeliest word each time unless a temperature is asked for."""
@@ -74,7 +75,7 @@ class Scorer:
         )
         if not before:
             return [], [*sentence_ids(vocabulary, continuation + end, self.mapping), self.eos]
-        return before, after or sentence_ids(vocabulary, continuation, self.mapping)
+        return before, (after or sentence_ids(vocabulary, continuation, self.mapping)) if continuation else []
 
     def _generated(self, context: str, how: dict[str, Any]) -> str:
         vocabulary, until = self.run.vocabulary, how.get("until") or []

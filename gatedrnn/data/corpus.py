@@ -20,11 +20,12 @@ from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_with
 from gatedrnn.data.characters import character_words
 from gatedrnn.data.config import DataConfig
+from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.text import read_batches
 from gatedrnn.data.vocabulary import Vocabulary
 
 _LETTER = re.compile(r"\w")
-"""What is a token, or part of one, at every level."""
+"""What is a token, or part of one, where characters are words."""
 
 SPLITS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
 
@@ -86,10 +87,13 @@ class Corpus:
         self._arrays: dict[str, np.ndarray] = {}
         self._unknown: dict[str, int] = {}
         characters = (vocabulary.tokenize if vocabulary else tokenize) == "characters"
-        self._tokens: Callable[[str], list[str]] | None = character_words if characters else None
+        self._tokens: Callable[[str], object] | None = None
+        if characters:
+            self._tokens = lambda line: _LETTER.search(line) or character_words(line)
         self.vocabulary = vocabulary or Vocabulary.learn(self._counted("train"), data)
-        if self.vocabulary.level == "subword":
-            self._tokens = self.vocabulary.tokens
+        splitter = self.vocabulary.splitter
+        if isinstance(splitter, Subwords) and not splitter.complete:
+            self._tokens = splitter.tokens
         for split, path in self.files.items():
             if split not in self.lines:
                 for _ in self._counted(split):
@@ -159,7 +163,7 @@ class Corpus:
         """Lines with a token; others are left out, or empty."""
         for lines in read_batches(self.files[split]):
             if cut := self._tokens:
-                lines = [line if _LETTER.search(line) or cut(line) else "" for line in lines]
+                lines = [line if cut(line) else "" for line in lines]
             if self.empty_lines == "eos":
                 yield ["" if line.isspace() else line for line in lines]
             else:
@@ -167,7 +171,14 @@ class Corpus:
 
     def _fingerprint(self) -> dict[str, object]:
         files = {s: [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for s, p in self.files.items()}
-        return {"files": files, "empty_lines": self.empty_lines, "vocabulary": self.vocabulary.fingerprint()}
+        found: dict[str, object] = {
+            "files": files,
+            "empty_lines": self.empty_lines,
+            "vocabulary": self.vocabulary.fingerprint(),
+        }
+        return (
+            found if self._tokens is None else found | {"lines": "with a token"}
+        )  # those cached before may hold others
 
 
 def _held(index: Path, of: dict[str, object], arrays: dict[str, Path]) -> dict[str, int] | None:

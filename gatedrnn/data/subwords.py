@@ -91,6 +91,14 @@ class Subwords:
         """Write `tokenizer.json`, atomically."""
         write_text(path, self.settings)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every text but an empty one has a token: each byte is one, and nothing is left out before that."""
+        settings, known = json.loads(self.settings), set(self.words)
+        kind = (settings["pre_tokenizer"] or {}).get("type")
+        alphabet = _library().pre_tokenizers.ByteLevel.alphabet()
+        return kind == "ByteLevel" and settings["normalizer"] is None and known.issuperset(alphabet)
+
     def tokens(self, line: str) -> list[str]:
         """Subwords of a line, as the tokenizer writes them; `<unk>` for its unknown token."""
         return [self.words[i] for i in self.encode_each([line])[0]]

@@ -24,8 +24,8 @@ def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> I
     Args:
         skipped: a list that receives the errors of bad trees, each with its line and all lines that are left out, instead of
             raising them. The next tree after a bad tree is found by indentation: it begins at the next line that begins like
-            the first line of the file, with a bracket. Where such lines also occur inside trees of this file, it must begin
-            with a root: ROOT, TOP or no label.
+            the first line of the file, with a bracket. Where the bad tree begins with a root (ROOT, TOP or no label), or such
+            lines also occur inside trees before it, the next one must begin with a root.
 
     Raises: DataError: unbalanced brackets, text outside them or a tree without a word (each with its line); no tree at all;
         CoNLL-U; or as `read_lines`.
@@ -41,7 +41,8 @@ def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> I
         inside = inside or (not errors and len(starts) > 1)
         if errors:
             first, *others = starts
-            trees, errors = _apart(path, block, [first, *(k for k in others if not inside or _ROOT.match(block[k][1]))])
+            rooted = inside or _ROOT.match(block[first][1])
+            trees, errors = _apart(path, block, [first, *(k for k in others if not rooted or _ROOT.match(block[k][1]))])
         count += len(trees)
         yield from trees
         skipped += errors

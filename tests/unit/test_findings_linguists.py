@@ -249,3 +249,21 @@ def check_skipped(folder, lines, found, lost):
         number, _, range_ = said.partition(": ")
         assert f"a.trees:{number}: " in str(error) and "\n" not in str(error)
         assert str(error).endswith(f"{range_} are left out.") if range_ else "are left out" not in str(error)
+
+
+def test_the_first_tree_of_a_file_may_be_the_bad_one(tmp_path):
+    whole = "(ROOT (S\n(NP (DT a) (NN cat))\n(VP (VBZ sits))))\n"
+    (tmp_path / "trees").write_text(whole.replace("))))", ")") + whole + whole)
+    skipped = []
+    assert [tree.label() for tree in read_treebank(tmp_path / "trees", skipped)] == ["ROOT", "ROOT"]
+    assert "Lines 1–3 are left out" in str(skipped[0])
+
+
+def test_a_line_of_which_a_given_tokenizer_makes_nothing_is_no_sentence(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    given = tokenizers.Tokenizer(tokenizers.models.BPE({letter: k for k, letter in enumerate("thedog")}, []))
+    given.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    given.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "train.txt").write_text("the\n中文\n!!\ndog\n")
+    corpus = Corpus({"train": tmp_path / "train.txt"}, level="subword", tokenizer=str(tmp_path / "tokenizer.json"))
+    assert corpus.lines["train"] == 2 == int((corpus["train"] == 1).sum())
