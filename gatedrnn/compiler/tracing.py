@@ -178,7 +178,11 @@ def trace(step: Step, spec: Spec) -> Traced:
         return (list(new), kept, *_parts(grads, counts[:4]))
 
     widths, states = [gate.rows for gate in gates], [H] * len(spec.states)
-    odd = (n for n in (127, 131, 137, 139, 149, 151, 157, 163, 167, 173) if all(size % n for size in (H, spec.rows, *widths)))
+    odd = (
+        n
+        for n in (127, 131, 137, 139, 149, 151, 157, 163, 167, 173)
+        if all(size % n for size in (H, spec.rows, *widths))
+    )
 
     def traced(batch: int, dtype: torch.dtype) -> Graph:
         def zeros(*shape: int) -> Tensor:

@@ -101,9 +101,8 @@ class Cpu:
             output_TBH, gates, _, h_n, c_n = self._forward(*arguments, bool(request.return_gates))
         else:
             output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*arguments)
-        more = (
-            [each.clone() for each in c_n.split(plan.hidden, 1)] if len(state) > 2 else [c_n]
-        )  # no views: a user may write
+        whole = c_n.shape[1] == plan.hidden  # no view is given, into which a user could not write
+        more = [c_n] if whole else [each.clone() for each in c_n.split(plan.hidden, 1)]
         finals = tuple(_as(after, before.dtype) for after, before in zip((h_n, *more), state, strict=False))
         trace = None
         if request.return_gates:
