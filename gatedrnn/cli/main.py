@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from gatedrnn.core.files import parse_yaml, to_json
 
 _LONGEST_VALUE = 4096  # characters of an option that is no text: YAML's C parser crashes on deep nesting
 _LONGEST_MESSAGE = 1000
-_KINDS = {"int": "an integer", "float": "a number", "bool": "true or false"}
+_KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "tuple": "a list"}
 _READING = "gatedrnn"  # our own mode of reading values: YAML in bounded time
 
 
@@ -45,7 +45,7 @@ class _Parser(ArgumentParser):
         """Print the message in one line, and exit with 2."""
         if isinstance(ex, GatedRNNError):
             raise ex
-        flat = _short(_of_type(" ".join(str(message).split())))
+        flat = _short(_of_type(" ".join(str(message).split()), self._option_string_actions))
         unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", flat)
         if unknown:
             flat += f". {nearest(unknown[1], self._option_string_actions)}"
@@ -82,13 +82,14 @@ def _has_keys(action: argparse.Action) -> bool:
     return any(get_origin(each) is dict or is_dataclass(each) for each in (kind, *get_args(kind)))
 
 
-def _of_type(message: str) -> str:
+def _of_type(message: str, options: Container[str]) -> str:
     """The library's message for a value of the wrong type, in words."""
     found = re.search(r'key "([^"]+)": (?:Does not validate|Expected).*(?:Given value|Got value): (.*)$', message)
     kinds = [_KINDS[kind] for kind in _KINDS if found and f"<class '{kind}'>" in message[: found.start(2)]]
     if not found or not kinds:
         return message
-    return f"--{found[1]}: must be {' or '.join(kinds)}; got {found[2]}"
+    name = f"--{found[1]}" if f"--{found[1]}" in options else found[1]
+    return f"{name}: must be {' or '.join(kinds)}; got {found[2]}"
 
 
 def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> ArgumentParser:

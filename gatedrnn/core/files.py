@@ -169,11 +169,11 @@ class _Yaml(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         """A mapping, before others are merged into it. Raises: MarkedYAMLError: a key stands in it twice."""
-        node, known = super().compose_mapping_node(anchor), set[str]()
+        node, known = super().compose_mapping_node(anchor), set[tuple[str, str]]()
         for key in (each for each, _ in node.value if isinstance(each, yaml.ScalarNode) and each.value != "<<"):
-            if key.value in known:
+            if (key.tag, key.value) in known:
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value} twice", problem_mark=key.start_mark)
-            known.add(key.value)
+            known.add((key.tag, key.value))
         return node
 
 

@@ -100,11 +100,10 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> dict[str, Any]:
         """What `forward` is given for the next token: with a state only the tokens that it has not read.
 
-        Raises: ArgumentError: the state has read all tokens, or is not a `RecurrentState`.
+        Raises: ArgumentError: the state has read other tokens, or all; it is not a `RecurrentState`.
         """
         state = given_state(cache_params, past_key_values)
-        whole = attention_mask is None or attention_mask.shape[1] == input_ids.shape[1]
-        if state is not None and next_sequence_length != 1 and whole:
+        if state is not None and next_sequence_length != 1:
             next_sequence_length = unread(state, input_ids)
         given = {"attention_mask": attention_mask, **kwargs}
         parent: Any = super()
@@ -160,8 +159,9 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         logits = self._with_padding(logits)
         loss = None if labels is None else self._loss(logits, labels, there, **kwargs)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        seen = ids.shape[1] + (0 if state is None else state.seen)
-        cache = None if use_cache is False else RecurrentState(states, seen)
+        given: Any = input_ids
+        read_BT = given if state is None else torch.cat([state.read_BT.to(given.device), given], 1)
+        cache = None if use_cache is False else RecurrentState(states, read_BT)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         found = GatedRNNOutput(loss, logits[:, kept], cache, (hidden,) if wanted else None)
         as_dict = self.config.return_dict if return_dict is None else return_dict

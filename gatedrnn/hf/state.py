@@ -13,23 +13,24 @@ class RecurrentState:
 
     Args:
         states: by layer, each state [1, B, H].
-        seen: number of tokens read in each row, padding included.
+        read_BT: ids of the tokens that were read, padding included.
     """
 
     is_compileable = False
 
-    def __init__(self, states: States, seen: int = 0) -> None:
-        self.states, self.seen = states, seen
+    def __init__(self, states: States, read_BT: Tensor) -> None:
+        self.states, self.read_BT = states, read_BT
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Number of tokens read, padding included; the same in all layers."""
-        return self.seen
+        return self.read_BT.shape[1]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Take the states of other rows, those that a beam search goes on from."""
         self.states = [
             tuple(state.index_select(1, beam_idx.to(state.device)) for state in layer) for layer in self.states
         ]
+        self.read_BT = self.read_BT.index_select(0, beam_idx.to(self.read_BT.device))
 
 
 def given_state(cache_params: Any, past_key_values: Any) -> RecurrentState | None:
@@ -49,11 +50,14 @@ def given_state(cache_params: Any, past_key_values: Any) -> RecurrentState | Non
 def unread(state: RecurrentState, input_ids: Tensor) -> int:
     """Number of the last tokens of `input_ids` [B, T] that the state has not read.
 
-    Raises: ArgumentError: it has read them all.
+    Raises: ArgumentError: they do not begin with the tokens that it has read, in as many rows, or there are no more.
     """
-    left = input_ids.shape[1] - state.seen
-    if left < 1:
-        rule = f"must be longer than the {state.seen} tokens that the state has read"
-        advice = "Give the whole text, or the new tokens and an attention_mask of all"
-        raise ArgumentError("generate.input_ids", rule, f"{input_ids.shape[1]} tokens", advice)
+    rows, seen = state.read_BT.shape
+    left = input_ids.shape[1] - seen
+    if input_ids.shape[0] != rows:
+        rule, advice = f"must have the {rows} rows of the state", "Give the whole text without a state"
+        raise ArgumentError("generate.input_ids", rule, input_ids.shape[0], advice)
+    if left < 1 or not input_ids[:, :seen].equal(state.read_BT.to(input_ids.device)):
+        rule = f"must be the {seen} tokens that the state has read, and more"
+        raise ArgumentError("generate.input_ids", rule, f"{input_ids.shape[1]} tokens", "Give the whole text")
     return left

@@ -69,6 +69,9 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int, tok
     if words[:2] != [UNK, EOS] or None in words or len(set(words)) != size:
         got = f"{words[:3]} …"
         raise DataError(owner, f"must have {size} tokens, {UNK} and {EOS} first", got, "Restore the folder's own file")
+    if level == "word" and (odd := next((word for word in words if word.split() != [word]), None)) is not None:
+        rule, advice = "must have words without white space", "Add its parts as words"
+        raise DataError(owner, rule, repr(odd), advice)
     if level != "subword":
         return Vocabulary(words, None, Words(tokenize) if level == "word" else Characters())
     settings = json.loads(tokenizer.backend_tokenizer.to_str())

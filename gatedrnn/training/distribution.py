@@ -22,7 +22,7 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
     strategy = "ddp" if processes > 1 else "auto"
     loggers = [_tensorboard(folder)] if training.tensorboard else None
     try:
-        warnings.filterwarnings("ignore", ".*precision='16-mixed'", UserWarning)  # an error below
+        warnings.filterwarnings("ignore", ".*precision='16-mixed'", UserWarning)  # `check_precision` tells it
         fabric = Fabric(
             accelerator=training.device, devices=local, num_nodes=processes // local, strategy=strategy,
             precision=training.precision, loggers=loggers,  # type: ignore[arg-type]
@@ -33,11 +33,15 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
         raise ArgumentError(
             "training.device", "must be a device of this machine", repr(training.device), reason
         ) from error
-    if training.precision == "16-mixed" and fabric.device.type == "cpu":  # Fabric takes bfloat16 there
-        rule, advice = "needs a GPU with 16-mixed", "Write --training.precision bf16-mixed, or 32-true"
-        raise ArgumentError("training.precision", rule, "16-mixed on the CPU", advice)
     fabric.seed_everything((training.seed + fabric.global_rank) % (LARGEST_SEED + 1), verbose=False)
     return fabric
+
+
+def check_precision(training: TrainingConfig, fabric: Fabric) -> None:
+    """Raises ArgumentError: 16-mixed on a CPU, for which Fabric takes bfloat16."""
+    if training.precision == "16-mixed" and fabric.device.type == "cpu":
+        rule, advice = "needs a GPU with 16-mixed", "Write --training.precision bf16-mixed, or 32-true"
+        raise ArgumentError("training.precision", rule, "16-mixed on the CPU", advice)
 
 
 def _tensorboard(folder: Path) -> Any:

@@ -23,7 +23,7 @@ from gatedrnn.tasks.task import Batch, Score, check_read
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
-from gatedrnn.training.distribution import make_fabric
+from gatedrnn.training.distribution import check_precision, make_fabric
 from gatedrnn.training.memory import keep_freed_memory
 from gatedrnn.training.projected import Project, projected
 from gatedrnn.training.run import (
@@ -103,7 +103,6 @@ def train(
     config = replace(config, model=task.complete(config.model))
     fabric = make_fabric(training, folder)
     model: Any = task.build(config.model, training.backend)
-    check_gates([layer for layer in model.modules() if isinstance(layer, RecurrentBase)], training)
     if weights is not None:
         model.load_state_dict(weights)
     loop = Loop(config, task, folder, display, fabric, model, project)
@@ -111,7 +110,10 @@ def train(
         if not resume:
             check_free(folder)
         saved = checkpoint.load(folder) if resume and check_begun(folder) else None
-        if saved is not None:
+        if saved is None:
+            check_precision(training, fabric)
+            check_gates([layer for layer, _ in loop.gates], training)
+        else:
             continued(folder, config)
             check_same(*saved, loop.state.progress)
             had = read_run_config(folder / CONFIG_FILE, written=True).training.epochs

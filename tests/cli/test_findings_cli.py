@@ -99,7 +99,8 @@ def test_values_of_the_run_itself_may_be_given_when_it_goes_on(work, tmp_path):
     )
     cycle = ("--training.schedule", "one_cycle", "--training.peak_beta", 0.7, "--training.epochs", 1)
     works("train", "--data", work / "text", "--out", out, *small, *cycle, "--training.device", "cpu")
-    for given in (("--model.hidden_sizes", "[6, 6]"), ("--training.peak_beta", 0.7)):
+    same = ("--model.cell", "lstm", "--model.hidden_sizes", "[6, 6]")
+    for given in (same, same[2:], ("--training.peak_beta", 0.7)):
         assert "all epochs done" in works("train", "--out", out, "--resume", *given)
     error = fails("train", "--out", out, "--resume", "--training.peak_beta", 0.8)
     assert "training.peak_beta: must be as in the run; got 0.8, and 0.7 in the run" in error

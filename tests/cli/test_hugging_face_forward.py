@@ -110,6 +110,18 @@ class TestStates:
         rest = model.generate(one.sequences, **{name: one.past_key_values}, **how, max_new_tokens=5)
         assert torch.equal(rest, whole[:1])
 
+    @pytest.mark.parametrize("cut", [4, 7])
+    def test_new_tokens_alone_are_refused(self, exported, cut):
+        model, tokenizer, _ = loaded(exported, "run")
+        ids = tokenizer(" ".join(SENTENCES), return_tensors="pt")["input_ids"][:, :12]
+        state = model(ids[:, :cut]).cache_params
+        how = {"cache_params": state, "max_new_tokens": 2, "do_sample": False}
+        for given in ({}, {"attention_mask": torch.ones(1, 12 - cut, dtype=torch.long)}):
+            with pytest.raises(ArgumentError, match=f"must be the {cut} tokens that the state has read, and more"):
+                model.generate(ids[:, cut:], **how, **given)
+        with pytest.raises(ArgumentError, match="must have the 1 rows of the state; got 3"):
+            model.generate(ids, **how, num_beams=3)
+
     def test_forward_takes_it_by_either_name(self, exported):
         model, tokenizer, _ = loaded(exported, "run")
         ids = tokenizer(SENTENCES[0], return_tensors="pt")["input_ids"]
@@ -127,7 +139,7 @@ class TestStates:
             model(ids, past_key_values=DynamicCache())
         with pytest.raises(ArgumentError, match="must not be given beside another cache_params"):
             model(ids, past_key_values=one, cache_params=other)
-        with pytest.raises(ArgumentError, match=f"longer than the {ids.shape[1]} tokens that the state has read"):
+        with pytest.raises(ArgumentError, match=f"must be the {ids.shape[1]} tokens that the state has read, and more"):
             model.generate(ids, past_key_values=one, max_new_tokens=2)
 
 

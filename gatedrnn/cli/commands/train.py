@@ -81,8 +81,8 @@ def run(options: Options, teach: Teach | None = None) -> Found:
         if said or name == "options":
             sections["model"][name] = said
     goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
-    if goes_on and "model.cell" not in options.given:
-        own = _own(Path(options.out or ""), options.task)
+    own = _own(Path(options.out or ""), options.task) if goes_on else {}
+    if own and ("model.cell" not in options.given or sections["model"].get("cell") == own["model"].get("cell")):
         sections = {name: _over(own.get(name, {}), name, values, options.given) for name, values in sections.items()}
     cell = sections["model"].get("cell")  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
