@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from gatedrnn.compiler.errors import UnsupportedError
 
@@ -85,7 +84,12 @@ for _name in (
 
 
 def _plain(given: Any) -> Any:
-    return tree_map(lambda each: each.value if isinstance(each, _Size) else each, given)
+    """Arguments with numbers instead of sizes, also in lists and mappings."""
+    if isinstance(given, _Size):
+        return given.value
+    if isinstance(given, dict):
+        return {key: _plain(value) for key, value in given.items()}
+    return type(given)(map(_plain, given)) if type(given) in (tuple, list, _Shape) else given
 
 
 class Asked(TorchFunctionMode):
@@ -106,7 +110,7 @@ class Asked(TorchFunctionMode):
             raise UnsupportedError(f"{name}, which may change")
         found = func(*_plain(tuple(args)), **_plain(dict(kwargs or {})))
         if name == "__len__" and self._marked(found) is not found:  # Python makes a plain number of it
-            raise UnsupportedError("len() of a batch; write .shape[0]")
+            raise UnsupportedError("len(), a number that follows from the batch's size or type")
         if name not in _SIZES or not args or not isinstance(args[0], Tensor):
             return found
         return self._marked(found) if isinstance(found, int) else _Shape(map(self._marked, found))

@@ -237,7 +237,7 @@ REFUSED = [
     (by_gradient, ONE, "requires_grad, which may change"),
     (by_name, ONE, "is_leaf, which may change"),
     (by_threads, ONE, "get_num_threads, which may change"),
-    (by_length, ONE, r"len\(\) of a batch; write .shape\[0\]"),
+    (by_length, ONE, r"len\(\), a number that follows from the batch's size"),
     (by_one, ONE, "a number that follows from the batch's size"),
     (by_some, ONE, "a number that follows from the batch's size"),
     (by_a_share, ONE, "a number that follows from the batch's size"),

@@ -311,7 +311,7 @@ def test_a_folder_s_files_are_found_by_their_names(tmp_path):
         ({"train_fr": ["a"]}, r"must hold train\.de and train\.en, or train\.tsv; got train\.fr"),
         ({"train_de": ["a"], "train_en": ["b"]}, r"must hold valid\.de and valid\.en"),
         ({"train_tsv": ["a\tb", "c"]}, r"train\.tsv, line 2: must have 2 columns, de and en.*got 1"),
-        ({"train_tsv": ["a\tb\tc"]}, r"train\.tsv, line 1: must have 2 columns.*got 3.*--data\.columns \[de, en, other\]"),
+        ({"train_tsv": ["a\tb\tc"]}, r"train\.tsv, line 1: must have 2 columns.*got 3.*data\.columns: \[de, en, other\]"),
         ({"train_de": [""], "train_en": [""]}, "an empty side in 1 lines: 1"),
     ],
 )  # fmt: skip
