@@ -1,6 +1,5 @@
 """What `gatedrnn eval-parsing` prints and writes."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -123,25 +122,5 @@ def write_report(
         (name for name, _ in reversed(rows) if name.endswith((f", {options.algorithm}", ", grammar"))), ""
     )
     about["command"] = options.said
-    shown_rows = [(name, _numbers(found)) for name, found in rows]
-    write_parsing_report(folder, _drawable(record), shown_rows, drawn, about)
+    write_parsing_report(folder, record, rows, drawn, about)
     write_json(folder / "results.json", record)
-
-
-def _drawable(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with NaN where no sentence counts, as the page's figures need it."""
-    drawn = record | {name: _numbers(record[name]) for name in ("scores", "by_length", "agreement") if name in record}
-    if "intervals" in record:
-        none = (math.nan, math.nan)
-        each = record["intervals"].items()
-        drawn["intervals"] = {name: {key: pair or none for key, pair in by.items()} for name, by in each}
-    return drawn
-
-
-def _numbers(found: Any) -> Any:
-    """Scores in dictionaries and lists, NaN for None."""
-    if isinstance(found, dict):
-        return {key: _numbers(value) for key, value in found.items()}
-    if isinstance(found, list):
-        return [_numbers(value) for value in found]
-    return math.nan if found is None else found

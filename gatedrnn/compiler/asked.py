@@ -66,20 +66,8 @@ for _name in ("add", "sub", "mul", "floordiv", "mod"):
     _how = getattr(operator, _name)
     setattr(_Size, f"__{_name}__", _computed(_how))
     setattr(_Size, f"__r{_name}__", _computed(lambda size, other, how=_how: how(other, size)))
-for _name in (
-    "bool",
-    "int",
-    "float",
-    "truediv",
-    "rtruediv",
-    "pow",
-    "rpow",
-    "round",
-    "divmod",
-    "and",
-    "rshift",
-    "lshift",
-):
+_DECISIONS = "bool", "int", "float", "truediv", "rtruediv", "pow", "rpow", "round", "divmod", "and", "rshift", "lshift"
+for _name in _DECISIONS:
     setattr(_Size, f"__{_name}__", _refuse)
 
 

@@ -8,8 +8,7 @@ from torch import nn
 
 from gatedrnn.layers import Recurrent
 from gatedrnn.models import LanguageModel
-
-_RANGE = 0.1  # of the embedding and the decoder, as in LanguageModel
+from gatedrnn.models.language_model import draw_weights
 
 
 def mark_drawn(model: nn.Module) -> None:
@@ -22,11 +21,8 @@ def mark_drawn(model: nn.Module) -> None:
 @torch.no_grad()
 def draw(module: nn.Module, model: LanguageModel) -> None:
     """Draw the parameters of one module of a model that are not marked."""
-    if isinstance(module, nn.Embedding):
-        nn.init.uniform_(module.weight, -_RANGE, _RANGE)
-    elif isinstance(module, nn.Linear):
-        nn.init.uniform_(module.weight, -_RANGE, _RANGE)
-        nn.init.zeros_(module.bias)
+    if isinstance(module, nn.Embedding | nn.Linear):
+        draw_weights(module)
     elif isinstance(module, Recurrent):
         module.reset_parameters()
         _set_biases(model, [each for each in module.parameters() if not getattr(each, "_is_hf_initialized", False)])

@@ -40,6 +40,13 @@ class LanguageModelOutput(NamedTuple):
     dropped: Tensor
 
 
+def draw_weights(module: nn.Embedding | nn.Linear) -> None:
+    """Draw an embedding's or a decoder's weights within ±0.1; the bias is 0."""
+    nn.init.uniform_(module.weight, -0.1, 0.1)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
 @final
 class LanguageModel(PretrainedModel):
     """Next-token model over ids [T, B].
@@ -71,12 +78,12 @@ class LanguageModel(PretrainedModel):
         )
         self.set_biases()
         self.decoder = nn.Linear(config.hidden_sizes[-1], config.vocabulary_size)
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        nn.init.zeros_(self.decoder.bias)
+        draw_weights(self.embedding)
         if config.tied:
+            nn.init.zeros_(self.decoder.bias)
             self.decoder.weight = self.embedding.weight
         else:
-            nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
+            draw_weights(self.decoder)
 
     @torch.no_grad()
     def set_biases(self) -> None:

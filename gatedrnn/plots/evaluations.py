@@ -18,7 +18,7 @@ from gatedrnn.plots.trees import length_curves, save, to_svg
 def write_parsing_report(
     folder: Path,
     results: Mapping[str, Any],
-    rows: Sequence[tuple[str, Mapping[str, float]]],
+    rows: Sequence[tuple[str, Mapping[str, float | None]]],
     sentences: Sequence[Mapping[str, Any]],
     about: Mapping[str, str],
 ) -> None:
@@ -32,7 +32,7 @@ def write_parsing_report(
     """
     scores, intervals = results["scores"], results.get("intervals", {})
     others = {name: s["B"] for name, s in scores.items() if name not in ("model", "upper_bound")}
-    trivial = {name: value for name, value in others.items() if not math.isnan(value)}
+    trivial = {name: value for name, value in others.items() if value is not None}
     best = max(trivial, key=lambda name: trivial[name], default=None)
     said = {f"F1 of the trees (protocol B, {results['algorithm']})": _shown(scores, "model")}
     said |= {f"best trivial parser ({_title(best)})": f"{trivial[best]:.1f}"} if best else {}
@@ -42,7 +42,7 @@ def write_parsing_report(
     body = [f"<p>{escape(about['how'])}</p>", tiles({k: v for k, v in said.items() if v})]
     body += [
         "<h2>Unlabelled F1</h2>",
-        bars((_title(name), None if math.isnan(s["B"]) else s["B"], name == "model") for name, s in scores.items()),
+        bars((_title(name), s["B"], name == "model") for name, s in scores.items()),
     ]
     body += [
         table(
@@ -99,13 +99,13 @@ def _title(name: str | None) -> str:
     return (name or "").replace("_", " ")
 
 
-def _shown(scores: Mapping[str, Mapping[str, float]], name: str) -> str:
+def _shown(scores: Mapping[str, Mapping[str, float | None]], name: str) -> str:
     return _score(scores[name]["B"]) if name in scores else ""
 
 
-def _score(value: float, digits: int = 1) -> str:
-    """A score, or a dash where no sentence counts (NaN)."""
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+def _score(value: float | None, digits: int = 1) -> str:
+    """A score, or a dash where no sentence counts."""
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _hundred(share: float | None) -> float | None:
@@ -118,15 +118,15 @@ def _percent(share: float | None) -> str:
 
 def _lengths(parts: Mapping[str, Any]) -> Figure:
     series = {
-        _title(name): [part["scores"][name]["B"] for part in parts.values()]
+        _title(name): [math.nan if (b := part["scores"][name]["B"]) is None else b for part in parts.values()]
         for name in next(iter(parts.values()))["scores"]
     }
     return length_curves(list(parts), [part["sentences"] for part in parts.values()], series)
 
 
-def _ranges(intervals: Mapping[str, Mapping[str, Sequence[float]]]) -> list[tuple[str, list[str], bool]]:
+def _ranges(intervals: Mapping[str, Mapping[str, Sequence[float] | None]]) -> list[tuple[str, list[str], bool]]:
     return [
-        (_title(n), [_score(a) if math.isnan(a) else f"{a:.1f}–{b:.1f}" for a, b in by.values()], n == "model")
+        (_title(n), ["–" if found is None else f"{found[0]:.1f}–{found[1]:.1f}" for found in by.values()], n == "model")
         for n, by in intervals.items()
     ]
 
@@ -151,7 +151,7 @@ def _agreement(results: Mapping[str, Any]) -> list[str]:
         f"{k}: {voter['run']}, " + (f"layer {voter['layer']}, {_title(voter['gate'])}" if voter["gate"] else "grammar")
         for k, voter in enumerate(results["voters"], 1)
     ]
-    rows = [(name, [f"{v:.1f}" for v in row], False) for name, row in zip(names, results["agreement"], strict=True)]
+    rows = [(name, [_score(v) for v in row], False) for name, row in zip(names, results["agreement"], strict=True)]
     columns = ("voter", *(str(k) for k in range(1, len(names) + 1)))
     return [
         "<h2>Agreement of the voters</h2>",

@@ -22,11 +22,12 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
     strategy = "ddp" if processes > 1 else "auto"
     loggers = [_tensorboard(folder)] if training.tensorboard else None
     try:
-        warnings.filterwarnings("ignore", ".*precision='16-mixed'", UserWarning)  # `check_precision` tells it
-        fabric = Fabric(
-            accelerator=training.device, devices=local, num_nodes=processes // local, strategy=strategy,
-            precision=training.precision, loggers=loggers,  # type: ignore[arg-type]
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*precision='16-mixed'", UserWarning)  # `check_precision` tells it
+            fabric = Fabric(
+                accelerator=training.device, devices=local, num_nodes=processes // local, strategy=strategy,
+                precision=training.precision, loggers=loggers,  # type: ignore[arg-type]
+            )  # fmt: skip
         fabric.launch()
     except (ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]

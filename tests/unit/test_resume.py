@@ -496,3 +496,18 @@ def test_a_checkpoint_is_tensors_and_text_alone(corpus, tmp_path):
     model = LanguageModel(replace(NOISY, vocabulary_size=len(corpus.vocabulary)))
     names = {f"model.{name}" for name in model.state_dict()} - {"model.decoder.weight"}
     assert names <= tensors.keys() and {"rank.0.rng", "rank.0.states.1.1"} <= tensors.keys()
+
+
+def test_a_checkpoint_of_before_does_not_say_which_text_validated(corpus, tmp_path, monkeypatch):
+    config = config_for("adam")
+    one = replace(config, training=replace(config.training, epochs=1))
+    with monkeypatch.context() as patched:
+        written = checkpoint.save
+        leave = lambda values: {name: value for name, value in values.items() if name != "valid_text"}  # noqa: E731
+        patched.setattr(
+            checkpoint, "save", lambda run, step, tensors, values: written(run, step, tensors, leave(values))
+        )
+        train(one, LanguageModelling(corpus), tmp_path / "run", Quiet())
+    assert "valid_text" not in checkpoint.load(tmp_path / "run")[1]
+    assert train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True).epochs == 3
+    assert checkpoint.load(tmp_path / "run")[1]["valid_text"] == LanguageModelling(corpus).checksum("valid")
