@@ -200,6 +200,7 @@ def test_windows_refuse_an_empty_stream():
 
 def test_a_cache_of_an_earlier_rule_for_lines_is_written_again(tmp_path, monkeypatch):
     write(tmp_path, train="ab\n\u200b\nba\n")
+    vocabulary = Corpus(find_splits(tmp_path), tokenize="characters", min_count=1).vocabulary
     with monkeypatch.context() as patched:  # as before: every line that is not empty was a sentence
         patched.setattr("gatedrnn.data.corpus.character_words", lambda line: [line])
         patched.setattr(
@@ -207,9 +208,9 @@ def test_a_cache_of_an_earlier_rule_for_lines_is_written_again(tmp_path, monkeyp
             "_fingerprint",
             lambda self, whole=Corpus._fingerprint: {k: v for k, v in whole(self).items() if k != "lines"},
         )
-        before = Corpus(find_splits(tmp_path), tokenize="characters", min_count=1)
+        before = Corpus(find_splits(tmp_path), vocabulary)
         before.cache(tmp_path / "tokens")
         assert int((before["train"] == 1).sum()) == 3
-    now = Corpus(find_splits(tmp_path), tokenize="characters", min_count=1)
+    now = Corpus(find_splits(tmp_path), vocabulary)
     now.cache(tmp_path / "tokens")
     assert int((now["train"] == 1).sum()) == 2 == now.lines["train"]
