@@ -131,7 +131,7 @@ def go_on(run: Run, prompt: str, temperature: float, many: int, seed: int) -> st
     how = {"top_k": 1} if temperature == 0 else {"temperature": temperature}
     ids = generate(
         run.model,
-        [run.vocabulary.ids[EOS], *prompt_ids(run.vocabulary, tokens)],
+        [run.vocabulary.ids[EOS], *prompt_ids(run.vocabulary, tokens, run.config.data.mapping)],
         generator=torch.Generator().manual_seed(seed),
         **how,  # type: ignore[arg-type]
     )

@@ -45,15 +45,15 @@ def import_cells(path: Path) -> None:
             if id(value) not in registered and value not in [CELLS[own] for own in before]:
                 CELLS.register(value.name, value)
     except GatedRNNError:
-        _forget(place, name)
+        _forget(place, name, before)
         raise
     except Exception as error:
-        _forget(place, name)
+        _forget(place, name, before)
         line = _line(error, place)
         got, advice = f"{type(error).__name__}{line}: {' '.join(str(error).split())}", "Fix the file"
         raise DataError(f"--import {path}", "must run without an error", got, advice) from None
     if set(CELLS) == before:
-        _forget(place, name)
+        _forget(place, name, before)
         advice = "Write CELL = Cell(name, title, make_spec, step), as docs/add-a-cell.md shows"
         raise DataError(f"--import {path}", "must define a Cell", "none", advice)
 
@@ -63,8 +63,11 @@ def imported_files() -> list[Path]:
     return list(_RUN)
 
 
-def _forget(place: Path, name: str) -> None:
+def _forget(place: Path, name: str, before: set[str]) -> None:
+    """Undo an import: the file may be mended and imported again."""
     del _RUN[place], sys.modules[name]
+    for own in set(CELLS) - before:
+        CELLS.remove(own)
 
 
 def _line(error: BaseException, place: Path) -> str:

@@ -5,13 +5,13 @@ from torch import Tensor
 from gatedrnn.cells.spec import Cell, Gate, Params, Spec, State, Trace
 from gatedrnn.core.checks import one_of
 
-NONLINEARITIES = {"tanh": "tanh", "relu": "relu", "sigmoid": "sigmoid"}
+NONLINEARITIES = ("tanh", "relu", "sigmoid")
 
 
 def make_spec(hidden_size: int, *, nonlinearity: str = "tanh") -> Spec:
     """One row block, the candidate, squashed by `nonlinearity`: tanh, relu or sigmoid."""
     one_of("RNN.nonlinearity", nonlinearity, NONLINEARITIES)
-    candidate = Gate("cell_candidate", hidden_size, NONLINEARITIES[nonlinearity], memory=False)
+    candidate = Gate("cell_candidate", hidden_size, nonlinearity, memory=False)
     return Spec(hidden_size, (candidate,), ("h",))
 
 

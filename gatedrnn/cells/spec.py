@@ -29,7 +29,7 @@ class Gate:
         squash: a key of `gates.SQUASHES`.
         units: values kept of the squashed logits; None for all (free split points keep one fewer).
         memory: whether `Gates(names=None)` perturbs it: every sigmoid or cumax gate but the output gate.
-        hard: straight-through binary values.
+        hard: straight-through binary values, of a sigmoid or cumax gate.
     """
 
     name: str
@@ -117,9 +117,19 @@ class Spec:
             if not isinstance(value, int | float) or (isinstance(value, int) and abs(value) > 1 << 1000):
                 got = f"{name} = {str(value)[:20]!r}"
                 raise ArgumentError("Spec.constants", "must be numbers", got, "Write a float")
+        for gate in self.gates:
+            if gate.hard and not gate.perturbable:
+                got = f"{gate.name} with squash={gate.squash!r}"
+                rule = f"needs one of the squashes {', '.join(_PERTURBABLE)}"
+                raise ArgumentError("Gate.hard", rule, got, "Leave hard out")
         object.__setattr__(self, "rows", sum(gate.rows for gate in self.gates))
         recurrent = self.gates[: self.recurrent_gates]
         object.__setattr__(self, "recurrent_rows", sum(gate.rows for gate in recurrent))
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first row of each gate."""
+        return tuple([sum(gate.rows for gate in self.gates[:k]) for k in range(len(self.gates))])
 
     def split(self, logits_BR: Tensor) -> tuple[Tensor, ...]:
         """Logits of each gate, in row order; as many gates as there are columns."""
@@ -163,7 +173,7 @@ class Spec:
         if not gates.straight_through:
             return self
         hard = self.perturbed(gates)
-        return replace(self, gates=tuple(replace(gate, hard=gate.name in hard) for gate in self.gates))
+        return replace(self, gates=tuple(replace(gate, hard=gate.hard or gate.name in hard) for gate in self.gates))
 
     def complete(self, trace: Trace, wanted: Callable[[str], bool]) -> Trace:
         """What is wanted of a step's trace, with what is derived from it, and of that first."""
@@ -230,10 +240,13 @@ class Cell:
         title: as in a paper.
         make_spec: hidden_size and options → Spec; raises ArgumentError on options that do not fit.
         step: (spec, params, x_gates [B, R], h_gates [B, recurrent rows], state) → (new state, trace). `x_gates` holds
-            W x + b_ih with noise folded in, `h_gates` U h' + b_hh; state tensors are [B, H].
+            W x + b_ih with noise folded in, `h_gates` U h' + b_hh; state tensors are [B, H]. A function, or another callable
+            that can be hashed.
         options: names and defaults of the options of `make_spec`.
         gates: the default perturbation of the cell, as of G²-LSTM; none for other cells.
         advised: options whose default in a language model differs from that of the layer.
+
+    Raises: ArgumentError: `step` cannot be hashed.
     """
 
     name: str
@@ -243,6 +256,13 @@ class Cell:
     options: dict[str, Any] = field(default_factory=dict)
     gates: Gates = Gates()
     advised: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            hash(self.step)
+        except TypeError as error:
+            got, advice = type(self.step).__name__, "Write a function, or give the class @dataclass(eq=False)"
+            raise ArgumentError("Cell.step", "must be hashable", got, advice) from error
 
 
 def repeat_chunks(values_BK: Tensor, hidden_size: int) -> Tensor:

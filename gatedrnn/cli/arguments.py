@@ -10,6 +10,15 @@ from jsonargparse import ArgumentParser  # pyright: ignore[reportPrivateImportUs
 from gatedrnn.core.errors import ArgumentError
 
 _PLACE, _OPTION, _SETTINGS, _SECTION = "place", "option", "settings", "section"
+_PATHS = {
+    "RUN": "folder",
+    "STUDENT": "folder",
+    "DIR": "folder",
+    "FILE": "file",
+    "CONFIG": "file",
+    "PATH": "file or folder",
+}
+"""What a value shown by such a name is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +107,7 @@ def add_options(parser: ArgumentParser, kind: type) -> None:
 
 
 def read_options(kind: type, parsed: Any, said: str, **more: Any) -> Any:
-    """A `kind` of what a parser found. Raises: ArgumentError: a setting out of range, or without its switch."""
+    """A `kind` of what a parser found. Raises: ArgumentError: an empty path, a setting out of range, or without its switch."""
     values, given = dict[str, Any](), set[str]()
     for each in fields(kind):
         if each.metadata.get("kind") == _SETTINGS:
@@ -111,11 +120,24 @@ def read_options(kind: type, parsed: Any, said: str, **more: Any) -> Any:
             value = parsed[each.name]
             if isinstance(value, list):
                 value = tuple(value)
+            _check_named(each, value)
             if value is None:
                 value = each.default
             values[each.name] = value
             given |= {each.name} if value != each.default else set()
     return kind(**{"given": frozenset(given)} | values | more, json=parsed.json, said=said)
+
+
+def _check_named(each: "Field[Any]", value: Any) -> None:
+    """Raise ArgumentError if the name of a file or folder is empty, which would be the current folder, or count as none."""
+    shown = each.metadata["metavar"]
+    if shown in _PATHS and "" in (value if isinstance(value, tuple) else (value,)):
+        owner = shown if each.metadata["kind"] == _PLACE else _flag(each.name)
+        raise ArgumentError(owner, f"must name a {_PATHS[shown]}", "an empty name", f"Choose another {owner}")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 def _add_place(parser: ArgumentParser, each: "Field[Any]", hint: Any) -> None:
@@ -131,7 +153,7 @@ def _add_place(parser: ArgumentParser, each: "Field[Any]", hint: Any) -> None:
 def _add_option(
     parser: ArgumentParser, name: str, hint: Any, default: Any, metavar: str | None, text: str, **how: Any
 ) -> None:
-    flag = f"--{name.rstrip('_').replace('_', '-')}"
+    flag = _flag(name)
     how |= {"dest": name, "help": text}
     if hint is bool:
         parser.add_argument(flag, action="store_true", **how)

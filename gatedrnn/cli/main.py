@@ -23,7 +23,8 @@ from jsonargparse import ArgumentParser, set_loader  # pyright: ignore[reportPri
 
 import gatedrnn
 from gatedrnn.cli.arguments import Found, add_options, read_options
-from gatedrnn.cli.commands import COMMANDS, Room, room
+from gatedrnn.cli.commands import COMMANDS, CommandModule, command_module
+from gatedrnn.cli.processes import processes, rank
 from gatedrnn.cli.text import INTERRUPTED, check_folder
 from gatedrnn.core.checks import nearest
 from gatedrnn.core.errors import ArgumentError, GatedRNNError
@@ -104,7 +105,7 @@ def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> A
     for name, text in COMMANDS.items():
         child = _Parser(description=f"gatedrnn {name}: {text}.")
         if command in (None, name):
-            chosen: Any = room(name)
+            chosen: Any = command_module(name)
             add_options(child, chosen.Options)
             if hasattr(chosen, "add_sections"):
                 chosen.add_sections(child, list(arguments))
@@ -123,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
         codecs.register_error("as in JSON", _escaped)
         sys.stdout.reconfigure(errors="as in JSON")  # letters that the terminal lacks
     code = report_errors(lambda: _dispatch(given))
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # gloo's threads may deadlock or abort while the interpreter ends
+    if processes() > 1:  # gloo's threads may deadlock or abort while the interpreter ends
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -146,13 +147,21 @@ def report_errors(run: Callable[[], int]) -> int:
     except OSError as error:  # files that we read and write have errors of their own: this is the output's, or a path's
         _drop_output()
         if error.errno != errno.EPIPE:
-            place = "standard output" if error.filename is None else error.filename
-            _say(f"{place}: must be writable; got {error.strerror or error}. Free some space, or choose another place.")
+            _say(_of_file(error))
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate" not in str(error):  # PyTorch has no class for it
             raise
         _say("memory: must hold the model and its batches; got too little memory. Choose smaller sizes.")
     return 1
+
+
+def _of_file(error: OSError) -> str:
+    """The message for what cannot be read or written."""
+    place = "standard output" if error.filename is None else error.filename
+    got = error.strerror or error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{place}: must be writable; got {got}. Free some space, or choose another place."
+    return f"{place}: cannot be read or written; got {got}. Check the path, its permissions and the free space."
 
 
 def _escaped(error: Any) -> tuple[str, int]:
@@ -212,7 +221,7 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in COMMANDS:
         build_parser(command).parse_args(arguments)  # says what is wrong, or prints what was asked for
         return 0
-    chosen: Any = room(command)
+    chosen: Any = command_module(command)
     arguments, more = chosen.prepare(arguments) if hasattr(chosen, "prepare") else (arguments, {})
     parsed = _parsed(arguments, command)[command]
     kept = more.pop("files", None)  # noqa: F841 - temporary copies, of which the arguments may tell, live as long as it does
@@ -223,11 +232,11 @@ def _dispatch(arguments: list[str]) -> int:
     return _told(chosen, options)
 
 
-def _told(chosen: Room, options: Any) -> int:
+def _told(chosen: CommandModule, options: Any) -> int:
     """Run a command and print what it finds; its exit code."""
     found = chosen.run(options)
     record = found.record if isinstance(found, Found) else found
-    if int(os.environ.get("RANK", "0")) > 0:  # of several processes, the first one speaks
+    if rank() > 0:  # of several processes, the first one speaks
         pass
     elif not options.json:
         chosen.show(found, options)

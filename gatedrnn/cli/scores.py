@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gatedrnn.cli.output import say, show_table
 from gatedrnn.core.files import write_json
+from gatedrnn.plots.numbers import score
 
 Options = Any
 _FAMILIES = {"right": "right-branching prior"}
@@ -39,8 +40,8 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float |
     """The table of scores and what belongs to it."""
     columns = ("A", "AW", "B", "B*", "corpus")
     title = f"unlabelled F1 in percent, {record['sentences']:,} sentences"
-    _print_table(title, columns, [(name, [_figure(value) for value in found.values()]) for name, found in rows])
-    _say(how(record))
+    _print_table(title, columns, [(name, [score(value, 2) for value in found.values()]) for name, found in rows])
+    say(how(record))
     if "intervals" in record:
         each = record["intervals"].items()
         found = [(shown(name), [_interval(interval) for interval in by.values()]) for name, by in each]
@@ -51,40 +52,35 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float |
         title = f"F1 by protocol B and length ({options.algorithm})"
         of = [f"{name} words ({part['sentences']})" for name, part in parts.items()]
         values = [part["scores"] for part in parts.values()]
-        found = [(shown(name), [_figure(part[name]["B"], 1) for part in values]) for name in record["scores"]]
+        found = [(shown(name), [score(part[name]["B"]) for part in values]) for name in record["scores"]]
         _print_table(title, of, found)
     depths = "  ".join(f"{shown(name)} {value:.1f}" for name, value in record["depth"].items())
-    _say(f"mean depth of trees ({options.algorithm}): {depths}")
+    say(f"mean depth of trees ({options.algorithm}): {depths}")
     if record["label_recall"]:
         frequent = list(record["label_recall"].items())[:12]
         recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
-        _say(f"recall by label ({options.algorithm}), in percent (constituents): {recall}")
+        say(f"recall by label ({options.algorithm}), in percent (constituents): {recall}")
     if any("without" in voter for voter in record.get("voters", ())):
         _print_without(record, columns, options.algorithm)
     for k, others in enumerate(record.get("agreement", ()), 1):
-        found = ", ".join(_figure(value, 1) for value in others)
-        _say(f"agreement of voter {k} with each voter ({options.algorithm}): F1 {found}")
+        found = ", ".join(map(score, others))
+        say(f"agreement of voter {k} with each voter ({options.algorithm}): F1 {found}")
     for error in record.get("skipped", ()):
-        _say(f"skipped: {error}")
+        say(f"skipped: {error}")
     if options.out:
-        _say(f"open {Path(options.out) / 'report.html'}")
+        say(f"open {Path(options.out) / 'report.html'}")
 
 
 def _print_without(record: dict[str, Any], columns: Sequence[str], algorithm: str) -> None:
     """How well the others agree with gold trees without each voter, and what it adds."""
     whole = record["scores"]["model"]["B"]
     rows = [
-        (f"without voter {k}, {voter['run']}", [*map(_figure, voter["without"].values())])
+        (f"without voter {k}, {voter['run']}", [score(value, 2) for value in voter["without"].values()])
         for k, voter in enumerate(record["voters"], 1)
     ]
     adds = ["–" if whole is None else f"{whole - voter['without']['B']:+.2f}" for voter in record["voters"]]
     found = [(name, [*cells, more]) for (name, cells), more in zip(rows, adds, strict=True)]
     _print_table(f"consensus of the others ({algorithm})", [*columns, "it adds to B"], found)
-
-
-def _figure(value: float | None, digits: int = 2) -> str:
-    """A score; a dash where no sentence counts."""
-    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _interval(found: tuple[float, float] | None) -> str:
@@ -98,11 +94,7 @@ def _print_table(title: str, columns: Sequence[str], rows: list[tuple[str, list[
         table.add_column(name, justify="right")
     for name, cells in rows:
         table.add_row(escape(name), *cells)
-    Console(width=max(Console().width, 110)).print(table)
-
-
-def _say(text: str) -> None:
-    Console().print(text, highlight=False, soft_wrap=True, markup=False)
+    show_table(table)
 
 
 def shown(name: str) -> str:

@@ -7,14 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.cli.arguments import Found
+from gatedrnn.cli.output import say, show_table
+from gatedrnn.cli.text import mapping_of
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_text
 from gatedrnn.data import Suite, read_suite
+from gatedrnn.plots.numbers import counts, percent
 from gatedrnn.studies.syntax import SuiteResult
 from gatedrnn.training.run import Run, load_runs
 
@@ -60,10 +62,10 @@ def print_suites(found: dict[str, dict[str, Any]], options: Options) -> None:
         for k, prediction in enumerate(several):
             table.add_row(escape(f"  {prediction['formula']}"), *_cells([one["predictions"][k] for one in each]))
     if len(first["suites"]) > 1:
-        table.add_row("mean of the suites", *(_percent(one["macro_accuracy"]) for one in found.values()), "", "")
-    Console(width=max(Console().width, 120)).print(table)
+        table.add_row("mean of the suites", *(percent(one["macro_accuracy"]) for one in found.values()), "", "")
+    show_table(table, 120)
     if options.out:
-        Console().print(f"wrote {Path(options.out) / 'regions.csv'}", highlight=False, soft_wrap=True)
+        say(f"wrote {Path(options.out) / 'regions.csv'}")
 
 
 def write_suites(
@@ -88,7 +90,7 @@ def write_suites(
 def _judged(run: Run, suites: list[Suite], options: Options) -> list[SuiteResult]:
     from gatedrnn.studies.syntax import evaluate_suite, read_regions
 
-    score = partial(read_regions, run.model, run.vocabulary, mapping=_mapping(run, options))
+    score = partial(read_regions, run.model, run.vocabulary, mapping=mapping_of(run, options))
     found = []
     for suite in suites:
         if not options.json and sys.stderr.isatty():
@@ -102,18 +104,9 @@ def _record(run: Run, results: list[SuiteResult], options: Options) -> dict[str,
     return {
         "suites": {one.name: one.as_dict() for one in results},
         "macro_accuracy": sum(accuracies) / len(accuracies) if accuracies else None,
-        "mapping": _mapping(run, options),
+        "mapping": mapping_of(run, options),
     }
 
 
-def _mapping(run: Run, options: Options) -> str:
-    return options.mapping or run.config.data.mapping
-
-
 def _cells(each: list[dict[str, Any]]) -> list[str]:
-    counts = [" / ".join(dict.fromkeys(f"{one[key]:,}" for one in each)) for key in ("items", "skipped")]
-    return [*(_percent(one["accuracy"]) for one in each), *counts]
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
+    return [*(percent(one["accuracy"]) for one in each), *(counts(each, key) for key in ("items", "skipped"))]

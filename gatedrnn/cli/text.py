@@ -1,7 +1,7 @@
-"""What commands that read a text or write a folder share."""
+"""What commands that read runs or a text, or write a folder, share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from gatedrnn.cli.arguments import option
 from gatedrnn.cli.arguments import place as argument
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import MAPPINGS, ConlluSentence, read_conllu
-from gatedrnn.tasks import GrammarInduction
+from gatedrnn.tasks import GrammarInduction, LanguageModelling
 
 INTERRUPTED = 130
 """The exit code of what Ctrl-C ended, as shells have it."""
@@ -19,7 +19,10 @@ GO_ON = "run the same command with --resume to continue"
 LAYER_TOLD = (
     "layer to read, from 1, or mean for the mean of all layers [model.tree_layer, else the second, or the only one]"
 )
-GATE_TOLD = "gate whose mean gives the distances, or both for the mean of the two [model.tree_gate, else master_forget]"
+GATE_TOLD = (
+    "gate from which distances are computed: master_forget (1 − its mean), master_input (its mean), or both (the mean of the "
+    "two) [model.tree_gate, else master_forget]"
+)
 ALGORITHM_TOLD = "how trees are built from distances: biased (as published; leans to the right) or unbiased"
 
 BEAM_NAMES = {"beam": "size", "alpha": "alpha"}
@@ -36,10 +39,10 @@ def mapping_option(default: str) -> Any:
     return option(None, told, choices=MAPPINGS)
 
 
-def text_place() -> Any:
-    """FILE."""
-    told = "text, one sentence per line, or CoNLL-U (FILE.conllu); - for text on standard input"
-    return argument("FILE", told, "-")
+def text_place(conllu: bool = False) -> Any:
+    """FILE. Args: conllu: whether it may be CoNLL-U."""
+    more = ", or CoNLL-U (FILE.conllu)" if conllu else ""
+    return argument("FILE", f"text, one sentence per line{more}; - for text on standard input", "-")
 
 
 def conllu_option(attributes: str) -> Any:
@@ -68,15 +71,32 @@ def check_gates_are_read(options: Any) -> None:
     """Raise ArgumentError if `--layer`, `--gate` or `--algorithm` (or `--select`) is given where every run is a grammar."""
     for name in ("layer", "gate", "algorithm", "select"):
         if name in options.given:
-            rule = "applies only to runs of language_modelling"
-            raise ArgumentError(f"--{name}", rule, "a run of grammar", f"Drop --{name}")
+            rule = f"applies only to runs of the task {LanguageModelling.name}"
+            raise ArgumentError(f"--{name}", rule, f"a run of the task {GrammarInduction.name}", f"Drop --{name}")
 
 
 def check_recurrent(command: str, run: Any) -> None:
     """Raise ArgumentError for `command` if the model of a run has no recurrent layers."""
-    if run.config.task == GrammarInduction.name:
-        got = f"a run of {run.config.task}"
+    if is_grammar(run):
+        got = f"a run of the task {run.config.task}"
         raise ArgumentError(command, "needs a model with recurrent layers", got, "Give a run of another task")
+
+
+def is_grammar(run: Any) -> bool:
+    """Whether a run is a grammar, which has trees and no gates."""
+    return run.config.task == GrammarInduction.name
+
+
+def mapping_of(run: Any, options: Any) -> str:
+    """How words are looked up: as `--mapping` says, else as in the run."""
+    return options.mapping or run.config.data.mapping
+
+
+def run_names(places: Sequence[str]) -> list[str]:
+    """A name for each run: that of its folder, or the path as given where two folders have the same name."""
+    own = [Path(place).resolve().name for place in places]
+    names = [name if name and own.count(name) == 1 else place for name, place in zip(own, places, strict=True)]
+    return names if len({*names}) == len(names) else [*places]
 
 
 def nothing(path: str) -> DataError:
@@ -104,6 +124,6 @@ def check_folder(option: str, path: str) -> None:
                 raise ArgumentError(option, "must be a folder or a new path", f"{str(place)!r}, {kind}", advice)
             break
         new += 1
-    if not path or new > _NEW_LEVELS:
-        got = f"{new} of them" if path else "an empty name"
-        raise ArgumentError(option, f"must need at most {_NEW_LEVELS} new folders, one inside another", got, advice)
+    if new > _NEW_LEVELS:
+        rule = f"must need at most {_NEW_LEVELS} new folders, one inside another"
+        raise ArgumentError(option, rule, f"{new} of them", advice)

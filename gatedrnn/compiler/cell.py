@@ -28,7 +28,7 @@ class Compiled:
         columns: G, without what is kept.
         columns_x: columns of W x.
         shift: column n of those belongs to row n + shift of W, the last ones to the first rows.
-        first_1: where the columns of U h' begin.
+        u_column: the first column that U h' and b_hh are added to.
         products: of the recurrent matrix, U with the rows of the cell's own matrices below it, in order of their levels: level,
             first row, rows, first column, and the left factor, 0 for h', else 1 + its place among the rows kept beside h.
         own: of each column past those of U, the first row of W whose scale it has, and how many columns these are.
@@ -45,7 +45,7 @@ class Compiled:
     columns: int
     columns_x: int
     shift: int
-    first_1: int
+    u_column: int
     products: tuple[tuple[int, ...], ...]
     own: tuple[tuple[int, int], ...]
     kept: int
@@ -93,14 +93,14 @@ class _Text:
         found, spec = self._found, self._found.spec
         read: dict[str, str] = {} if found.saved else dict.fromkeys(("a", "x", "late", "full"), "kept")
         first = {"": 0, "last": self._rows[-1], "all": spec.rows}[found.apart]
-        starts = {gate.name: sum(self._rows[:k]) for k, gate in enumerate(spec.gates)}
+        starts = dict(zip((gate.name for gate in spec.gates), spec.starts, strict=True))
         return Compiled(
             self._texts("forward", _FORWARD, found.forward, read),
             self._texts("backward", _BACKWARD, found.backward, {"d_state": "d_old"}),
             columns=sum(self._columns),
             columns_x=spec.rows,
             shift=spec.rows - first if found.apart == "last" else 0,
-            first_1=first,
+            u_column=first,
             products=self._products(),
             own=tuple((starts[found.own[k].name], found.own[k].rows) for k in self._own),
             kept=sum(self._columns) if found.saved else 0,

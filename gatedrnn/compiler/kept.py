@@ -32,19 +32,27 @@ def kept(step: Step, spec: Spec) -> Compiled | str:
     key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
     found = _KNOWN.get(key)
     if found is None:
-        found = _KNOWN[key] = _read(key) or _write(key, _compiled(step, spec))
+        found = _read(key)
+        if found is None:
+            found, lasting = _compiled(step, spec)
+            if lasting:
+                _write(key, found)
+        _KNOWN[key] = found
     return found
 
 
-def _compiled(step: Step, spec: Spec) -> Compiled | str:
-    """Compiled in a thread of its own, where no mode of the caller's is at work."""
-    found: list[Compiled | str] = []
+def _compiled(step: Step, spec: Spec) -> tuple[Compiled | str, bool]:
+    """Compiled in a thread of its own, where no mode of the caller's is at work; and whether it would be the same tomorrow.
+
+    Tracing may also fail for want of memory, or for a library that does not load: the next process tries again.
+    """
+    found: list[tuple[Compiled | str, bool]] = []
 
     def work() -> None:
         try:
-            found.append(compile_cell(step, spec))
+            found.append((compile_cell(step, spec), True))
         except Exception as error:  # whatever a user's step, or tracing it, may raise
-            found.append(_reason(error))
+            found.append((_reason(error), isinstance(error, UnsupportedError)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -99,12 +107,11 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _write(key: str, found: Compiled | str) -> Compiled | str:
+def _write(key: str, found: Compiled | str) -> None:
     values = found if isinstance(found, str) else dataclasses.asdict(found)
     text = json.dumps({"cell": values, "sha256": _checksum(values)})
     with contextlib.suppress(DataError, OSError):  # then the next process compiles it anew
         write_with(_path(key), lambda path: path.write_text(text, "utf-8"))
-    return found
 
 
 def _checksum(values: Any) -> str:

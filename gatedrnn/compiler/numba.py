@@ -6,7 +6,7 @@ The text has no size in it, only names: H units, K logits of the gates that have
 from collections.abc import Callable
 
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.graph import POINTWISE, REDUCTIONS, Node, number_text
+from gatedrnn.compiler.graph import REDUCTIONS, Node, number_text
 from gatedrnn.compiler.schedule import Place, Schedule
 
 Address = Callable[[Place], tuple[str, str]]
@@ -212,6 +212,3 @@ class _Body:
 
 def _is_number(arg: object) -> bool:
     return not isinstance(arg, Node) or not arg.size
-
-
-__all__ = ["POINTWISE", "Writer"]

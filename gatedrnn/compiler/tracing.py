@@ -21,7 +21,7 @@ from gatedrnn.cells.spec import Params, Spec, Step, Trace
 from gatedrnn.compiler.asked import Asked
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.core.torch_internals import DispatchMode, decompositions, written_by
-from gatedrnn.gates import straight_through
+from gatedrnn.gates import SQUASHES, straight_through
 
 _ATEN = torch.ops.aten
 _DECOMPOSED: Any = decompositions([
@@ -64,9 +64,7 @@ class _Watched(Spec):
     def _squash(self, name: str, logits: Tensor) -> Tensor:
         gate = self.gate(name)
         if gate.squash not in ("cumax", "tail_cumax"):
-            y = self.kept[name] = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu}[gate.squash](
-                logits
-            )
+            y = self.kept[name] = SQUASHES[gate.squash](logits, False)
             return straight_through(y, (y > 0.5).to(y.dtype)) if gate.hard else y
         p = self.kept[name] = torch.softmax(logits, -1)
         tail = gate.squash == "tail_cumax"
@@ -113,7 +111,7 @@ class Traced:
     Args:
         lines: where the step's file calls each operation.
         x, h: W x + b and U h' + b of each gate; `h` only of those whose product the driver computes.
-        U, bias: the recurrent matrix and b_hh; foreign: W and b_ih, which the driver alone may read.
+        U, bias: the recurrent matrix and b_hh. W and b_ih are not here: the driver alone may read them.
         d_state, d_kept: gradients of the new states and of what squashes keep.
         new, kept: new states, and what squashes keep.
         d_x, d_h, d_old, d_extra: gradients of x, h, the states before and the extras.
@@ -127,7 +125,6 @@ class Traced:
     extra: list[FxNode]
     U: FxNode
     bias: FxNode
-    foreign: list[FxNode]
     d_state: list[FxNode]
     d_kept: list[FxNode]
     new: list[FxNode]
@@ -206,8 +203,8 @@ def trace(step: Step, spec: Spec) -> Traced:
             if node.op == "call_function" and node.target is not operator.getitem:
                 _check_pure(node.target, node.args, node.kwargs)
     found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
-    x, h, old, extra, (U,), (b,), foreign, d_state, d_kept = found
-    return Traced(nodes, calls.lines, x, h, old, extra, U, b, foreign, d_state, d_kept, *nodes[-1].args[0])
+    x, h, old, extra, (U,), (b,), _, d_state, d_kept = found
+    return Traced(nodes, calls.lines, x, h, old, extra, U, b, d_state, d_kept, *nodes[-1].args[0])
 
 
 def _operations(graph: Graph) -> list[tuple[str, list[str]]]:

@@ -22,13 +22,15 @@ _BINARY = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}
            "greatest": "tl.where(({0} > {1}) | ({0} != {0}), {0}, {1})",
            "least": "tl.where(({0} < {1}) | ({0} != {0}), {0}, {1})"}  # fmt: skip
 _WHOLE = {"softmax", "scan", "one_hot", "chunk_sum", "spread", "head", "padded", "sum", "max"}
-_ARGUMENTS = {
-    "forward": "x, u, bias, extra, h_all, s_all, gates, work, lengths, t, old, new, B, H, P",
+ARRAYS = {
+    "forward": ("x", "u", "bias", "extra", "h_all", "s_all", "gates", "work", "lengths"),
     "backward": (
-        "extra, s_all, h_all, gates, grad_h, grad_s, grad_gates, dh_u, d_left, dh, dc, dx, du, d_extra, lengths, "
-        "t, old, new, B, H, P"
+        "extra", "s_all", "h_all", "gates", "grad_h", "grad_s", "grad_gates", "dh_u", "d_left", "dh", "dc", "dx", "du", "d_extra",
+        "lengths",
     ),
 }  # fmt: skip
+"""What the kernels are called with, in order; then `_NUMBERS`."""
+_NUMBERS = ("t", "old", "new", "B", "H", "P")
 _FLAGS = {"forward": ("KEEP", "RAGGED"), "backward": ("RAGGED", "GRAD_S", "GRAD_GATES")}
 
 
@@ -102,7 +104,8 @@ class _Text:
         self._lines, self._names, self._backward, self._second = [], {}, kind == "backward", bool(end)
         flags = [*_FLAGS[kind], *(("K", "C", "BLOCK", "BLOCK_C") if self._whole else ("BLOCK",))]
         constants = ", ".join(f"{flag}: tl.constexpr" for flag in flags)
-        head = ["@triton.jit(do_not_specialize=CHANGING)", f"def {kind}{end}({_ARGUMENTS[kind]}, {constants}):"]
+        given = ", ".join((*ARRAYS[kind], *_NUMBERS))
+        head = ["@triton.jit(do_not_specialize=CHANGING)", f"def {kind}{end}({given}, {constants}):"]
         self._places()
         for node in ordered([value for value, _ in targets]):
             self._say(self._name(node), self._value(node))
@@ -231,8 +234,7 @@ class _Text:
 
     def _read(self, base: str, offset: str, node: Node) -> str:
         size = self._size(node)
-        index = "j" if size == "H" else "k"
-        return f"read({base}{f' + {offset}' if offset else ''} + {index}, m_{size}, s_all)"
+        return f"read({_element(base, offset, size)}, m_{size}, s_all)"
 
     # Memory.
 
@@ -280,11 +282,7 @@ class _Text:
         )
 
     def _store(self, place: Place, value: str, size: str, mark: str = "    ") -> None:
-        base, offset = self._address(place)
-        index = "j" if size == "H" else "k"
-        self._lines.append(
-            f"{mark}tl.store({base}{f' + {offset}' if offset else ''} + {index}, {value}, mask=m_{size})"
-        )
+        self._lines.append(f"{mark}tl.store({_element(*self._address(place), size)}, {value}, mask=m_{size})")
 
     def _store_forward(self, targets: Targets, second: bool) -> None:
         new = {place[1]: self._of(node) for node, place in targets if place[0] == "new"}
@@ -326,8 +324,7 @@ class _Text:
     def _store_kept(self, place: Place, value: str, size: str, mark: str) -> None:
         G = self._sum(self._columns)
         offset = self._sum(self._rows[: place[1]] if place[0] == "kept" else self._saved[place])
-        index = "j" if size == "H" else "k"
-        at = f"gates + place(t * KEEP, b, B, {G}){f' + {offset}' if offset else ''} + {index}"
+        at = _element(f"gates + place(t * KEEP, b, B, {G})", offset, size)
         self._lines.append(f"{mark}tl.store({at}, {value}, mask=m_{size})")
 
     def _store_backward(self, targets: Targets, second: bool) -> None:
@@ -348,9 +345,7 @@ class _Text:
             whole = self._of(load("d_state", 0, H)), self._of(load("grad_h", 0, H))
         for place, value, size, dead in stores:
             if place[0] == "+d_extra":
-                base, offset = self._address(place)
-                index = "j" if size == "H" else "k"
-                at = f"{base}{f' + {offset}' if offset else ''} + {index}"
+                at = _element(*self._address(place), size)
                 self._ragged("stored", value, dead)
                 self._lines.append(
                     f"    tl.store({at}, tl.load({at}, mask=m_{size}, other=0.0) + stored, mask=m_{size})"
@@ -370,3 +365,8 @@ class _Text:
     def _ragged(self, name: str, value: str, dead: str) -> None:
         self._lines += ["    if RAGGED:", f"        {name} = tl.where(alive, {value}, {dead})"]
         self._lines += ["    else:", f"        {name} = {value}"]
+
+
+def _element(base: str, offset: str, size: str) -> str:
+    """The address of each element of a row's value that begins `offset` behind `base`."""
+    return f"{base}{f' + {offset}' if offset else ''} + {'j' if size == 'H' else 'k'}"

@@ -49,18 +49,23 @@ def convert(hint: Any, value: Any, owner: str) -> Any:
         return from_dict(hint, value, owner)  # type: ignore[arg-type]
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
-            advice = "Write [0.9, 0.99]" if get_args(hint)[0] is float else "Write [300, 300]"
-            raise ArgumentError(owner, "must be a list", repr(value), advice)
+            written = {float: "[0.9, 0.99]", int: "[300, 300]"}.get(get_args(hint)[0], "[name, name]")
+            raise ArgumentError(owner, "must be a list", repr(value), f"Write {written}")
         return tuple(convert(get_args(hint)[0], entry, owner) for entry in value)
     if get_origin(hint) is dict:
         if not isinstance(value, dict):
             raise ArgumentError(owner, "must be a mapping of keys to values", repr(value), "Write {key: value}")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            got = f"an integer of {value.bit_length()} bits"
+            raise ArgumentError(owner, "must fit a floating-point number", got, "Change the value") from error
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        names = {int: "an integer", float: "a number", str: "a word", bool: "true or false"}
-        raise ArgumentError(owner, f"must be {names.get(hint, hint)}", repr(value), "Change the value")
+        names = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
+        advice = "Put it in quotes" if hint is str and isinstance(value, int | float) else "Change the value"
+        raise ArgumentError(owner, f"must be {names.get(hint, hint)}", repr(value), advice)
     return value
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable
@@ -43,8 +44,11 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
     try:
         temporary = place / path.name
         temporary.touch()
+        mode = stat.S_IMODE(
+            temporary.stat().st_mode
+        )  # as the umask has it; a library may put a file of its own in place
         write(temporary)
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(mode)
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         ready(temporary)
@@ -75,8 +79,9 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
     try:
         temporary = place / path.name
         temporary.mkdir()
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         fill(temporary)
-        temporary.chmod(0o777 & ~_umask())
+        temporary.chmod(mode)
         if path.exists():
             path.rmdir()
         temporary.replace(path)
@@ -247,9 +252,3 @@ def cache_folder() -> Path:
     except RuntimeError as error:  # neither HOME nor an entry in the users' database
         advice = "Set HOME or XDG_CACHE_HOME to a writable folder"
         raise DataError("cache folder", "the user must have a home folder", "none", advice) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -33,13 +33,17 @@ class Registry(Generic[T]):
         self._entries[name] = entry
         return entry
 
+    def remove(self, name: str) -> None:
+        """Drop the entry `name`, which can then be registered again."""
+        del self._entries[name]
+
     def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
+        if not isinstance(name, str) or name not in self._entries:
             raise ArgumentError(self.kind, "unknown name", repr(name), nearest(str(name), self._entries))
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -13,6 +13,7 @@ import numpy as np
 
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import DataError
+from gatedrnn.data.ragged import by_length, columns_of
 
 PAD_TARGET = -100
 """Target of a position that predicts nothing; torch's cross-entropy ignores it."""
@@ -52,14 +53,13 @@ class Window:
 
     def part(self, index: int, parts: int) -> "Window":
         """Part `index` of the columns, shared out to `parts` processes."""
-        size = self.inputs_TB.shape[1]
-        low, high = index * size // parts, (index + 1) * size // parts
-        targets_TB = self.targets_TB[:, low:high]
-        lengths_B = None if self.lengths_B is None else self.lengths_B[low:high]
-        heights_TB = None if self.heights_TB is None else self.heights_TB[:, low:high]
+        here = columns_of(index, self.inputs_TB.shape[1], parts)
+        targets_TB = self.targets_TB[:, here]
+        lengths_B = None if self.lengths_B is None else self.lengths_B[here]
+        heights_TB = None if self.heights_TB is None else self.heights_TB[:, here]
         count = int((targets_TB != PAD_TARGET).sum())
         constituents = self.constituents / parts
-        inputs_TB, whole_B = self.inputs_TB[:, low:high], self.lengths_B
+        inputs_TB, whole_B = self.inputs_TB[:, here], self.lengths_B
         return Window(inputs_TB, targets_TB, count, lengths_B, heights_TB, constituents, whole_B, parts)
 
 
@@ -123,7 +123,7 @@ class StreamBatches:
 
 
 class SentenceBatches:
-    """Sentences of about one length side by side, in random order; the same sentences share a batch in no two epochs.
+    """Sentences of about one length side by side; each epoch draws another order, and other neighbours of the same length.
 
     Args:
         tokens: ids [N], `<eos>` after each sentence.
@@ -140,18 +140,14 @@ class SentenceBatches:
         self._ends = np.flatnonzero(tokens == eos) + 1
         if not len(self._ends) or self._ends[-1] != len(tokens):
             self._ends = np.append(self._ends, len(tokens))
-        random = np.random.default_rng([seed, epoch])
         lengths = np.diff(self._ends, prepend=0)
-        order = np.lexsort((random.random(len(lengths)), lengths))
-        starts = range(0, len(order), batch_size)
-        self._batches = [order[start : start + batch_size] for start in starts]
-        self._order = random.permutation(len(self._batches))
+        self._chosen = by_length(lengths[:, None], batch_size, np.random.default_rng([seed, epoch]))
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._chosen)
 
     def __getitem__(self, index: int) -> Window:
-        chosen = self._batches[self._order[index]]
+        chosen = self._chosen[index]
         starts = np.where(chosen > 0, self._ends[chosen - 1], 0)
         lengths = self._ends[chosen] - starts
         inputs = np.full((int(lengths.max()), len(chosen)), self._eos, np.int64)

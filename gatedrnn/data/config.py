@@ -104,7 +104,7 @@ class ParallelDataConfig:
             for each language (.gz too); none for the built-in pair of languages.
         source: code of the source language, the ending of its files.
         target: code of the target language, the ending of its files.
-        columns: names of the TSV columns in order, including source and target; none for source, target.
+        columns: names of the TSV columns in order, source and target once each; none for source, target.
         level: subword (byte-level BPE) or word (at white space); none for word with the built-in pair, subword otherwise.
         joint: one vocabulary for both sides.
         vocabulary_size: the largest number of subwords to learn [8000].
@@ -125,8 +125,8 @@ class ParallelDataConfig:
     longest: int = 100
 
     def __post_init__(self) -> None:
-        one_of("data.level", self.tokens, ("word", "subword"))
-        DataConfig(self.folder, self.tokens, self.min_count, self.vocabulary_size)
+        one_of("data.level", self.token_level, ("word", "subword"))
+        DataConfig(self.folder, self.token_level, self.min_count, self.vocabulary_size)
         positive_int("data.longest", self.longest)
         for name in ("source", "target"):
             code = getattr(self, name)
@@ -135,11 +135,11 @@ class ParallelDataConfig:
         if self.source == self.target:
             rule = "must differ from data.source"
             raise ArgumentError("data.target", rule, repr(self.target), "Give the other language")
-        if self.columns is not None and not {self.source, self.target} <= set(self.columns):
-            rule = "must name data.source and data.target"
+        if self.columns is not None and [self.columns.count(code) for code in (self.source, self.target)] != [1, 1]:
+            rule = "must name data.source and data.target, each once"
             raise ArgumentError("data.columns", rule, ", ".join(self.columns), f"Write [{self.source}, {self.target}]")
 
     @property
-    def tokens(self) -> str:
-        """The level that `level` comes to."""
+    def token_level(self) -> str:
+        """`level`, or what it is where it is left out."""
         return self.level or ("word" if self.folder is None else "subword")

@@ -20,6 +20,7 @@ from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_with
 from gatedrnn.data.characters import character_words
 from gatedrnn.data.config import DataConfig
+from gatedrnn.data.folders import files_in, folder_with
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.text import read_batches
 from gatedrnn.data.vocabulary import Vocabulary
@@ -35,9 +36,7 @@ def find_splits(folder: Path | str) -> dict[str, Path]:
 
     Raises: DataError: the folder, its training text or its validation text is missing.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(str(folder), "must be a folder with train.txt and valid.txt", "no such folder", "Check --data")
+    folder = folder_with(folder, "train.txt and valid.txt")
     found = {}
     for split, stems in SPLITS.items():
         names = [f"{stem}.txt{end}" for stem in stems for end in ("", ".gz")]
@@ -47,8 +46,8 @@ def find_splits(folder: Path | str) -> dict[str, Path]:
                 raise DataError(str(present[0]), "must be a file", "something else", "Restore it, or remove it")
             found[split] = present[0]
         elif split != "test":
-            there = ", ".join(sorted(p.name for p in folder.iterdir())[:5]) or "an empty folder"
-            raise DataError(str(folder), f"must hold {' or '.join(names)}", there, f"Add the {split} text")
+            rule = f"must hold {' or '.join(names)}"
+            raise DataError(str(folder), rule, files_in(folder), f"Add the {split} text")
     return found
 
 

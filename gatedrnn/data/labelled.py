@@ -11,8 +11,9 @@ from typing import final
 import numpy as np
 
 from gatedrnn.core.errors import DataError
+from gatedrnn.data.folders import files_in, folder_with
 from gatedrnn.data.logic import LABELS, Pair
-from gatedrnn.data.ragged import Ragged, by_length
+from gatedrnn.data.ragged import ChosenBatches, Ragged, by_length, columns_of
 from gatedrnn.data.vocabulary import Vocabulary
 
 
@@ -44,9 +45,9 @@ class PairBatch:
 
     def part(self, index: int, parts: int) -> "PairBatch":
         """Part `index` of the pairs, shared out to `parts` processes."""
-        low, high = index * self.count // parts, (index + 1) * self.count // parts
-        sides = self.left_TB[:, low:high], self.right_TB[:, low:high]
-        return PairBatch(*sides, self.left_B[low:high], self.right_B[low:high], self.labels_B[low:high])
+        here = columns_of(index, self.count, parts)
+        sides = self.left_TB[:, here], self.right_TB[:, here]
+        return PairBatch(*sides, self.left_B[here], self.right_B[here], self.labels_B[here])
 
 
 @final
@@ -83,18 +84,9 @@ class LabelledPairs:
         return by_length(np.stack([self.left.lengths_N, self.right.lengths_N], 1), batch_size, draw)
 
 
-@final
-class PairBatches:
+def pair_batches(pairs: LabelledPairs, batch_size: int, seed: int, epoch: int) -> ChosenBatches[PairBatch]:
     """The batches of one epoch, by number: they depend on seed and epoch alone."""
-
-    def __init__(self, pairs: LabelledPairs, batch_size: int, seed: int, epoch: int) -> None:
-        self._pairs, self._chosen = pairs, pairs.by_length(batch_size, np.random.default_rng([seed, epoch]))
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def __getitem__(self, index: int) -> PairBatch:
-        return self._pairs.batch(self._chosen[index])
+    return ChosenBatches(pairs.batch, pairs.by_length(batch_size, np.random.default_rng([seed, epoch])))
 
 
 def find_pairs(folder: Path | str) -> dict[str, list[Path]]:
@@ -102,15 +94,12 @@ def find_pairs(folder: Path | str) -> dict[str, list[Path]]:
 
     Raises: DataError: the folder, its training pairs or its validation pairs are missing.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DataError(str(folder), "must be a folder with train.tsv and valid.tsv", "no such folder", "Check --data")
+    folder = folder_with(folder, "train.tsv and valid.tsv")
     found = {split: _like(folder, stem) for split, stem in (("train", "train"), ("valid", "valid"), ("test", "test*"))}
     found["valid"] = found["valid"] or _like(folder, "dev")
     for split in ("train", "valid"):
         if not found[split]:
-            there = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "an empty folder"
-            raise DataError(str(folder), f"must hold {split}.tsv", there, f"Add the {split} pairs")
+            raise DataError(str(folder), f"must hold {split}.tsv", files_in(folder), f"Add the {split} pairs")
     return {split: paths for split, paths in found.items() if paths}
 
 

@@ -1,12 +1,11 @@
 """Minimal pairs: JSON lines of a grammatical and an ungrammatical sentence, as Marvin & Linzen 2018 and BLiMP give them."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gatedrnn.core.errors import DataError
-from gatedrnn.data.text import read_lines
+from gatedrnn.data.text import parse_object, read_lines
 
 _GOOD, _BAD = ("good", "sentence_good"), ("bad", "sentence_bad")
 _PHENOMENON = ("phenomenon", "UID", "construction")
@@ -38,16 +37,7 @@ def read_pairs(path: Path | str) -> Iterator[MinimalPair]:
         if not line.strip():
             continue
         place = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-            json.dumps(record, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            got = f"a lone surrogate, {error.object[error.start]!a}"
-            raise DataError(place, "must be Unicode text", got, "Fix this line") from error
-        except (ValueError, RecursionError) as error:
-            raise DataError(place, "must be a JSON object", repr(line[:40]), "Is it a file of JSON lines?") from error
-        if not isinstance(record, dict):
-            raise DataError(place, "must be a JSON object", repr(line[:40]), "Is it a file of JSON lines?")
+        record = parse_object(line, place, "a file of JSON lines")
         good, bad, phenomenon = (_first(record, names) for names in (_GOOD, _BAD, _PHENOMENON))
         if not isinstance(good, str) or not isinstance(bad, str) or not good.split() or not bad.split():
             rule = f"must have {' or '.join(_GOOD)}, and {' or '.join(_BAD)}, each with a word"

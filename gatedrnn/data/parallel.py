@@ -12,8 +12,10 @@ from typing import final
 import numpy as np
 
 from gatedrnn.core.errors import DataError
+from gatedrnn.data.batching import PAD_TARGET
 from gatedrnn.data.config import DataConfig, ParallelDataConfig
-from gatedrnn.data.ragged import PADDING, Ragged, by_length
+from gatedrnn.data.folders import files_in, folder_with
+from gatedrnn.data.ragged import PADDING, ChosenBatches, Ragged, by_length, columns_of
 from gatedrnn.data.text import Kept, read_lines
 from gatedrnn.data.vocabulary import Vocabulary
 
@@ -35,7 +37,7 @@ class TranslationBatch:
 
     Args:
         source_TB, source_B: ids [T, B] and lengths [B] of sentences, `<eos>` at their ends.
-        inputs_TB, targets_TB: of their translations: `<eos>` and all but the last token; all tokens, −100 beyond.
+        inputs_TB, targets_TB: of their translations: `<eos>` and all but the last token; all tokens, PAD_TARGET beyond.
         target_B: lengths, `<eos>` included.
     """
 
@@ -62,8 +64,7 @@ class TranslationBatch:
 
     def part(self, index: int, parts: int) -> "TranslationBatch":
         """Part `index` of the sentences, shared out to `parts` processes."""
-        size = len(self.source_B)
-        here = slice(index * size // parts, (index + 1) * size // parts)
+        here = columns_of(index, len(self.source_B), parts)
         inputs_TB, targets_TB = self.inputs_TB[:, here], self.targets_TB[:, here]
         return TranslationBatch(
             self.source_TB[:, here], self.source_B[here], inputs_TB, targets_TB, self.target_B[here]
@@ -91,31 +92,24 @@ class Parallel:
         targets_TB, target_B = self.target.batch(chosen_B)
         inputs_TB = np.concatenate([np.full_like(targets_TB[:1], PADDING), targets_TB[:-1]])
         beyond = np.arange(len(targets_TB))[:, None] >= target_B
-        return TranslationBatch(source_TB, source_B, inputs_TB, np.where(beyond, -100, targets_TB), target_B)
+        return TranslationBatch(source_TB, source_B, inputs_TB, np.where(beyond, PAD_TARGET, targets_TB), target_B)
 
 
-@final
-class TranslationBatches:
-    """The batches of one epoch, by number: they depend on seed and epoch alone. Pairs longer than `longest` are left out."""
+def translation_batches(
+    pairs: Parallel, batch_size: int, longest: int, seed: int, epoch: int
+) -> ChosenBatches[TranslationBatch]:
+    """The batches of one epoch, by number: they depend on seed and epoch alone. Pairs longer than `longest` are left out.
 
-    def __init__(self, pairs: Parallel, batch_size: int, longest: int, seed: int, epoch: int) -> None:
-        lengths_N2 = pairs.lengths()
-        kept = np.flatnonzero(lengths_N2.max(1) <= longest)
-        if not len(kept):
-            shortest = int(lengths_N2.max(1).min())
-            rule, got = (
-                "must leave at least one pair to train on",
-                f"{longest}; the shortest pair has {shortest} tokens",
-            )
-            raise DataError("data.longest", rule, got, "Raise it")
-        chosen = by_length(lengths_N2[kept], batch_size, np.random.default_rng([seed, epoch]))
-        self._pairs, self._chosen = pairs, [kept[each] for each in chosen]
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def __getitem__(self, index: int) -> TranslationBatch:
-        return self._pairs.batch(self._chosen[index])
+    Raises: DataError: all are longer.
+    """
+    lengths_N2 = pairs.lengths()
+    kept = np.flatnonzero(lengths_N2.max(1) <= longest)
+    if not len(kept):
+        rule = "must leave at least one pair to train on"
+        got = f"{longest}; the shortest pair has {int(lengths_N2.max(1).min())} tokens"
+        raise DataError("data.longest", rule, got, "Raise it")
+    chosen = by_length(lengths_N2[kept], batch_size, np.random.default_rng([seed, epoch]))
+    return ChosenBatches(pairs.batch, [kept[each] for each in chosen])
 
 
 def encoded(lines: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
@@ -131,7 +125,7 @@ def encoded(lines: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
 
 def learn_vocabularies(text: TextPair, data: ParallelDataConfig) -> tuple[Vocabulary, Vocabulary]:
     """One of each side, or the same for both where `joint`."""
-    settings = DataConfig(level=data.tokens, vocabulary_size=data.vocabulary_size, min_count=data.min_count)
+    settings = DataConfig(level=data.token_level, vocabulary_size=data.vocabulary_size, min_count=data.min_count)
     if data.joint:
         both = Vocabulary.learn(iter([text.source, text.target]), settings)
         return both, both
@@ -146,7 +140,7 @@ def read_parallel(folder: Path | str, data: ParallelDataConfig) -> dict[str, Tex
     found = {split: read_split(folder, split, data) for split in STEMS}
     for split in ("train", "valid"):
         if found[split] is None:
-            there = ", ".join(sorted(path.name for path in Path(folder).iterdir())[:8]) or "an empty folder"
+            there = files_in(Path(folder))
             rule = f"must hold {split}.{data.source} and {split}.{data.target}, or {split}.tsv"
             raise DataError(str(folder), rule, there, "Check --data.source and --data.target, or add the files")
     return {split: text for split, text in found.items() if text is not None}
@@ -157,10 +151,7 @@ def read_split(folder: Path | str, split: str, data: ParallelDataConfig) -> Text
 
     Raises: DataError: the folder or a side is missing; sides of different lengths, or an empty one, with the lines.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        rule = f"must be a folder with train.{data.source} and train.{data.target}"
-        raise DataError(str(folder), rule, "no such folder", "Check --data")
+    folder = folder_with(folder, f"train.{data.source} and train.{data.target}")
     endings = (f".{data.source}", f".{data.source}.gz", ".tsv", ".tsv.gz")
     others = sorted(path.name.removesuffix(end) for end in endings for path in folder.glob(f"test?*{end}"))
     stems = (*STEMS[split], *others) if split == "test" else STEMS[split]

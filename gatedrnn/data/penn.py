@@ -12,17 +12,14 @@ from functools import cache
 from itertools import chain
 from typing import final
 
+from gatedrnn.trees.spans import BRACKETS
+
 _EOS = "<eos>"
 _OPEN, _CLOSE, _OPEN_SINGLE = "``", "''", "`"
 _EITHER = '"'  # a double quotation mark whose direction the line decides
 
 _DOUBLE = '"“”„‟«»'
 _SINGLE = str.maketrans(dict.fromkeys("‘’‚‛", "'"))
-_BRACKETS = {
-    "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}",
-}  # fmt: skip
-"""Names of brackets in treebanks."""
-
 _CLOSERS = frozenset([_CLOSE, "'", ")", "]", "}", ">"])
 """What may follow the full stop of a sentence."""
 
@@ -84,7 +81,7 @@ def penn_words_of_pieces(line: str) -> tuple[list[str], list[int]]:
 
 def penn_forms(words: Sequence[str]) -> list[str]:
     """Words of a treebank as `penn_words` writes them, one for one: brackets, quotation marks and apostrophes."""
-    plain = [_BRACKETS.get(word, word.translate(_SINGLE)) for word in words]
+    plain = [BRACKETS.get(word, word.translate(_SINGLE)) for word in words]
     if not any(len(word) == 1 and word in _DOUBLE for word in plain):
         return plain
     groups = [(_alone(word),) if len(word) == 1 and word in _DOUBLE else (word,) for word in plain]
@@ -149,8 +146,8 @@ def _cut(piece: str) -> Iterator[str]:
         token, (start, end) = match[0], match.span()
         if len(token) == 1 and token in _DOUBLE:
             yield _quotation(token, piece[max(0, start - 1) : start], piece[end : end + 1])
-        elif token in _BRACKETS:
-            yield _BRACKETS[token]
+        elif token in BRACKETS:
+            yield BRACKETS[token]
         elif token[0] == "<":
             yield token
         else:

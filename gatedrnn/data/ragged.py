@@ -1,12 +1,14 @@
-"""Sentences of different lengths as one array, in memory. Dimensions: N sentences, B of a batch, T steps."""
+"""Sentences of different lengths as one array, in memory, and batches of them. Dimensions: N sentences, B of a batch, T steps."""
 
-from collections.abc import Iterable
-from typing import final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar, final
 
 import numpy as np
 
 PADDING = 1
 """What stands beyond a sentence's length: `<eos>`."""
+
+T = TypeVar("T")
 
 
 @final
@@ -32,6 +34,20 @@ class Ragged:
         return np.where(padded, PADDING, ids_TB).astype(np.int64), lengths_B
 
 
+@final
+class ChosenBatches(Generic[T]):
+    """The batches of one epoch, by number. Args: batch: makes one of the numbers of its rows; chosen: these numbers of each."""
+
+    def __init__(self, batch: Callable[[np.ndarray], T], chosen: Sequence[np.ndarray]) -> None:
+        self._batch, self._chosen = batch, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: int) -> T:
+        return self._batch(self._chosen[index])
+
+
 def by_length(lengths_NS: np.ndarray, batch_size: int, draw: np.random.Generator | None = None) -> list[np.ndarray]:
     """Numbers of the rows of each batch, of about one length.
 
@@ -44,3 +60,8 @@ def by_length(lengths_NS: np.ndarray, batch_size: int, draw: np.random.Generator
     order_N = np.lexsort((chance_N, lengths_NS.sum(1), lengths_NS.max(1)))
     batches = [order_N[start : start + batch_size] for start in range(0, count, batch_size)]
     return batches if draw is None else [batches[k] for k in draw.permutation(len(batches))]
+
+
+def columns_of(index: int, size: int, parts: int) -> slice:
+    """The columns of part `index` of `size` columns, shared out to `parts` processes."""
+    return slice(index * size // parts, (index + 1) * size // parts)

@@ -11,9 +11,8 @@ import numpy as np
 
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.data.batching import PAD_TARGET, SentenceBatches
 from gatedrnn.data.config import DataConfig
-from gatedrnn.data.ragged import PADDING, Ragged
+from gatedrnn.data.ragged import ChosenBatches, Ragged, by_length, columns_of
 
 SHORTEST = 2
 """Words of the shortest sentence that has a binary tree of two branches."""
@@ -78,29 +77,20 @@ class SentenceBatch:
 
     def part(self, index: int, parts: int) -> "SentenceBatch":
         """Part `index` of the sentences, shared out to `parts` processes."""
-        size = len(self.lengths_B)
-        low, high = index * size // parts, (index + 1) * size // parts
-        return SentenceBatch(self.tokens_TB[:, low:high], self.lengths_B[low:high])
+        here = columns_of(index, len(self.lengths_B), parts)
+        return SentenceBatch(self.tokens_TB[:, here], self.lengths_B[here])
 
 
-class WholeSentences:
+def sentence_batches(
+    tokens: np.ndarray, batch_size: int, eos: int, seed: int, epoch: int
+) -> ChosenBatches[SentenceBatch]:
     """The batches of one epoch, by number; they depend on seed and epoch alone.
 
     Args: tokens: ids [N] of sentences that end with `eos`; the other arguments: as for `SentenceBatches`.
     """
-
-    def __init__(self, tokens: np.ndarray, batch_size: int, eos: int, seed: int, epoch: int) -> None:
-        self._windows = SentenceBatches(tokens, batch_size, eos, seed, epoch)
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def __getitem__(self, index: int) -> SentenceBatch:
-        window = self._windows[index]
-        lengths_B = np.asarray(window.lengths_B) - 1  # without <eos>
-        words_TB = window.targets_TB[:-1]
-        counted = np.arange(len(words_TB))[:, None] < lengths_B
-        return SentenceBatch(np.where(counted & (words_TB != PAD_TARGET), words_TB, PADDING), lengths_B)
+    sentences = Ragged(split(tokens, eos))
+    chosen = by_length(sentences.lengths_N[:, None], batch_size, np.random.default_rng([seed, epoch]))
+    return ChosenBatches(lambda chosen_B: SentenceBatch(*sentences.batch(chosen_B)), chosen)
 
 
 def of_length(tokens: np.ndarray, eos: int, shortest: int, longest: int) -> np.ndarray:

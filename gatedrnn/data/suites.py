@@ -1,6 +1,5 @@
 """Test suites of SyntaxGym: items whose sentences, one a condition, are cut into regions, and predictions about them."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gatedrnn.core.errors import DataError
-from gatedrnn.data.text import read_lines
+from gatedrnn.data.text import parse_object, read_lines
 
 METRICS = ("sum", "mean", "median", "range", "max", "min")
 _EVERY = "all"  # of SyntaxGym: every metric is kept, and predictions are about the sum
@@ -51,23 +50,13 @@ def read_suite(path: Path | str) -> Suite:
     Raises: DataError: the file cannot be read, or is no suite (with the item, condition and region).
     """
     name = str(path)
-    try:
-        found = json.loads("\n".join(line for _, line in read_lines(path)))
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        got = f"a lone surrogate, {error.object[error.start]!a}"
-        raise DataError(name, "must be Unicode text", got, "Fix the file") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(name, "must be JSON", str(error), "Is it a test suite of SyntaxGym?") from error
-    whole = _object(name, found, "a suite")
-    meta = _object(f"{name} meta", whole.get("meta", {}), "the suite's")
-    names = _object(f"{name} region_meta", whole.get("region_meta") or {}, "the regions' names")
+    whole = parse_object("\n".join(line for _, line in read_lines(path)), name, "a test suite of SyntaxGym")
+    meta = _object(name, whole.get("meta", {}), "meta", 'Write {"name": "my suite", "metric": "sum"}')
+    names = _object(name, whole.get("region_meta") or {}, "region_meta", 'Write {"1": "subject", "2": "verb"}')
     regions = {_number(f"{name} region_meta", key): str(value) for key, value in names.items()}
     items = [_item(name, one, k, regions) for k, one in enumerate(_list(name, whole, "items"), 1)]
     if twice := [number for number, many in Counter(item.number for item in items).items() if many > 1]:
-        raise DataError(name, "item_number must be unique", f"{twice[0]} twice", "Fix the numbers")
+        raise DataError(name, "item_number must be unique", f"{twice[0]} twice", "Give each item its own")
     metric = meta.get("metric", METRICS[0])
     metric = METRICS[0] if metric == _EVERY else metric
     if metric not in METRICS:
@@ -83,8 +72,9 @@ def _predictions(name: str, whole: Mapping[str, Any], meta: Mapping[str, Any]) -
     for k, one in enumerate(_list(name, {"predictions": given}, "predictions")):
         kind, formula = (one.get("type", "formula"), one.get("formula")) if isinstance(one, dict) else ("formula", one)
         if kind != "formula" or not isinstance(formula, str):
+            advice = 'Write {"type": "formula", "formula": "(2;%match%) < (2;%mismatch%)"}'
             got = repr(one)[:60]
-            raise DataError(f"{name} predictions[{k}]", "must have type formula and a formula", got, "Fix it")
+            raise DataError(f"{name} predictions[{k}]", "must have type formula and a formula", got, advice)
         formulae.append(formula)
     return formulae
 
@@ -97,7 +87,8 @@ def _item(name: str, found: Any, k: int, regions: Mapping[int, str]) -> Item:
     for one in _list(place, item, "conditions"):
         condition = _object(place, one, "a condition").get("condition_name")
         if not isinstance(condition, str) or not condition or condition in conditions:
-            raise DataError(place, "condition_name must be a string, unique in its item", repr(condition), "Fix it")
+            rule, advice = "condition_name must be a string, unique in its item", "Give each condition its own"
+            raise DataError(place, rule, repr(condition), advice)
         conditions[condition] = _regions(f"{place}, condition {condition}", one, regions)
     return Item(number, conditions)
 
@@ -108,29 +99,31 @@ def _regions(place: str, condition: Mapping[str, Any], names: Mapping[int, str])
         region = _object(place, one, "a region")
         number, content = _number(f"{place} region_number", region.get("region_number")), region.get("content")
         if number in texts or (names and number not in names):
-            rule = "region_number must be unique in its condition" if number in texts else "must be in region_meta"
-            raise DataError(place, rule, number, "Fix the number")
+            rule, advice = "must be in region_meta", "Add it there, or give the region a number that is"
+            if number in texts:
+                rule, advice = "region_number must be unique in its condition", "Give each region its own"
+            raise DataError(place, rule, number, advice)
         if not isinstance(content, str):
-            raise DataError(f"{place}, region {number}", "content must be a string", repr(content), "Fix it")
+            advice = 'Write its words, or "" for none'
+            raise DataError(f"{place}, region {number}", "content must be a string", repr(content), advice)
         texts[number] = content
     return texts
 
 
-def _object(place: str, found: Any, what: str) -> dict[str, Any]:
+def _object(place: str, found: Any, what: str, advice: str = "Is it a test suite of SyntaxGym?") -> dict[str, Any]:
     if not isinstance(found, dict):
-        got = repr(found)[:40]
-        raise DataError(place, f"{what} must be a JSON object", got, "Is it a test suite of SyntaxGym?")
+        raise DataError(place, f"{what} must be a JSON object", repr(found)[:40], advice)
     return found
 
 
 def _list(place: str, found: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(found.get(key), list) or not found[key]:
         got = "none" if found.get(key) in (None, []) else repr(found[key])[:40]
-        raise DataError(place, f"must have a list of {key}, with at least one", got, "Fix the file")
+        raise DataError(place, f"must have a list of {key}, with at least one", got, f'Write "{key}": [...]')
     return found[key]
 
 
 def _number(place: str, found: Any) -> int:
     if isinstance(found, bool) or not isinstance(found, int | str) or not str(found).isdecimal():
-        raise DataError(place, "must be a whole number", repr(found), "Fix it")
+        raise DataError(place, "must be a whole number", repr(found), "Write a number such as 1")
     return int(found)

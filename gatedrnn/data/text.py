@@ -1,8 +1,9 @@
-"""Reading UTF-8 text, plain or gzip, line by line in constant memory."""
+"""Reading UTF-8 text, plain or gzip, line by line in constant memory, and the JSON in it."""
 
 import errno
 import gzip
 import io
+import json
 import stat
 import sys
 import tempfile
@@ -89,6 +90,26 @@ def read_sentences(path: Path | str) -> Iterator[tuple[int, list[str]]]:
         words = line.split()
         if words:
             yield number, words
+
+
+def parse_object(text: str, place: str, what: str) -> dict[str, Any]:
+    """The JSON object that a text is.
+
+    Args: place: where it stands, for messages; what: what its file must be.
+    Raises: DataError: it is none, or holds half of a character.
+    """
+    rule, advice = "must be a JSON object", f"Is it {what}?"
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        got = f"a lone surrogate, {error.object[error.start]!a}"
+        raise DataError(place, "must be Unicode text", got, "Write the character itself") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(place, rule, str(error), advice) from error
+    if not isinstance(found, dict):
+        raise DataError(place, rule, repr(text[:40]), advice)
+    return found
 
 
 @contextmanager

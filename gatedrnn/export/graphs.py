@@ -172,10 +172,20 @@ Read = tuple[dict[str, Tensor], dict[str, Tensor]]
 """Outputs [T, B, ...] and states after the last step."""
 
 
-def _one_step(read: Read) -> dict[str, Tensor]:
-    """The outputs of a single step, [B, ...], and the states after it."""
-    outputs, states = read
-    return {name: value[0] for name, value in outputs.items()} | states
+def _sequence_and_step(
+    read: Callable[[Any, Tensor, Tensor | None, tuple[Tensor, ...]], Read],
+) -> tuple[Function, Function]:
+    """The functions of both graphs. Args: read: of the model, input [T, B, ...], lengths [B] or None, and states."""
+
+    def sequence(model: Any, given: Tensor, lengths: Tensor, *states: Tensor) -> dict[str, Tensor]:
+        outputs, after = read(model, given, lengths, states)
+        return outputs | after
+
+    def step(model: Any, given: Tensor, *states: Tensor) -> dict[str, Tensor]:
+        outputs, after = read(model, given[None], None, states)
+        return {name: value[0] for name, value in outputs.items()} | after
+
+    return sequence, step
 
 
 def _language_model(model: Any) -> list[_Kind]:
@@ -191,17 +201,11 @@ def _language_model(model: Any) -> list[_Kind]:
             outputs.append(hidden)
         return {"logits": model.decoder(model.combined(outputs))} | _masters(traces), _state_outputs(layers, finals)
 
-    def sequence(model: Any, tokens: Tensor, lengths: Tensor, *states: Tensor) -> dict[str, Tensor]:
-        outputs, after = read(model, tokens, lengths, states)
-        return outputs | after
-
     def truth(model: Any, tokens: Tensor, lengths: Tensor, *states: Tensor) -> dict[str, Tensor]:
         found = model(tokens, _by_layer(layers, states), lengths=lengths, return_gates=True)
         return {"logits": found.logits} | _masters(found.gates) | _state_outputs(layers, found.states)
 
-    def step(model: Any, tokens: Tensor, *states: Tensor) -> dict[str, Tensor]:
-        return _one_step(read(model, tokens[None], None, states))
-
+    sequence, step = _sequence_and_step(read)
     own = _state_inputs(layers)
     many = Input("tokens", ("T", "B"), "ids", V), Input("lengths", ("B",), "lengths")
     one = Input("tokens", ("B",), "ids", V)
@@ -220,13 +224,7 @@ def _layer(layer: Any) -> list[_Kind]:
         named = {f"{name}_n": state for name, state in zip(names, finals, strict=True)}
         return {"output": output} | _masters(trace[0] if trace else []), named
 
-    def sequence(model: Any, x: Tensor, lengths: Tensor, *states: Tensor) -> dict[str, Tensor]:
-        outputs, after = read(model, x, lengths, states)
-        return outputs | after
-
-    def step(model: Any, x: Tensor, *states: Tensor) -> dict[str, Tensor]:
-        return _one_step(read(model, x[None], None, states))
-
+    sequence, step = _sequence_and_step(read)
     many = Input("input", ("T", "B", D)), Input("lengths", ("B",), "lengths")
     found = [_Kind("sequence", sequence, (*many, *own))]
     return found if layer.bidirectional else [*found, _Kind("step", step, (Input("input", ("B", D)), *own))]

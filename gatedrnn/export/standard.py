@@ -30,29 +30,24 @@ _LSTM = ("input_gate", "output_gate", "forget_gate", "cell_candidate")
 
 
 def _operator(step: Any, spec: Spec) -> _Operator | None:
-    """Of a cell, or None."""
+    """Of a cell; None for a Spec that is not the cell's own: with a hard gate, or a gate without its squash."""
     H = spec.hidden_size
-    if step is lstm.step and _alike(spec, lstm.make_spec(H)):
+    if step is lstm.step and spec == lstm.make_spec(H):
         return _Operator("LSTM", _LSTM)
-    if step is peephole.step and _alike(spec, peephole.make_spec(H)):
+    if step is peephole.step and spec == peephole.make_spec(H):
         return _Operator("LSTM", _LSTM)
-    if step is coupled.step and _alike(spec, coupled.make_spec(H)):
+    if step is coupled.step and spec == coupled.make_spec(H):
         rows = ("-forget_gate", "output_gate", "", "cell_candidate")  # its forget gate is 1 − its input gate
         return _Operator("LSTM", rows, (("input_forget", 1),))
-    if step is gru.step and _alike(spec, gru.make_spec(H)):
+    if step is gru.step and spec == gru.make_spec(H):
         rows = ("update_gate", "reset_gate", "cell_candidate")
         return _Operator("GRU", rows, (("linear_before_reset", 1),))
-    if step is gru.step and _alike(spec, gru.make_spec(H, reset_after=False)):
+    if step is gru.step and spec == gru.make_spec(H, reset_after=False):
         return _Operator("GRU", ("-update_gate", "reset_gate", "cell_candidate"), (("linear_before_reset", 0),))
     for ours, theirs in (("tanh", "Tanh"), ("relu", "Relu")):
-        if step is rnn.step and _alike(spec, rnn.make_spec(H, nonlinearity=ours)):
+        if step is rnn.step and spec == rnn.make_spec(H, nonlinearity=ours):
             return _Operator("RNN", ("cell_candidate",), (("activation", theirs),))
     return None
-
-
-def _alike(spec: Spec, own: Spec) -> bool:
-    """Whether a Spec computes as its cell's own: no hard gate, no gate without its squash."""
-    return spec == own
 
 
 class Standard(nn.Module):

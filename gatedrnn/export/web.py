@@ -1,7 +1,6 @@
 """A run as a page without a server: one static folder with the graph, onnxruntime-web and a page written by hand."""
 
 import json
-import math
 import tempfile
 from importlib.resources import files
 from itertools import islice
@@ -21,7 +20,7 @@ from gatedrnn.export.writing import onnx, require
 from gatedrnn.models import generate
 from gatedrnn.studies.parsing import default_gate, default_layer, has_distances
 from gatedrnn.tasks import LanguageModelling
-from gatedrnn.training.run import METRICS_FILE, Run, read_metrics
+from gatedrnn.training.run import Run, best_record
 
 PAGE = ("index.html", "style.css", "start.js", "page.js", "model.js", "reading.js", "writing.js", "drawing.js", "tree.js",
         "text.js", "penn.js", "letters.js", "numbers.js")  # fmt: skip
@@ -65,8 +64,8 @@ def export_run(
     """
     require()
     if run.config.task != LanguageModelling.name:
-        rule, advice = f"takes a run of {LanguageModelling.name}", "Export it with --to onnx"
-        raise ArgumentError("--to web", rule, f"a run of {run.config.task}", advice)
+        rule, advice = f"takes a run of the task {LanguageModelling.name}", "Export it with --to onnx"
+        raise ArgumentError("--to web", rule, f"a run of the task {run.config.task}", advice)
     if isinstance(run.vocabulary.splitter, Subwords):
         _check_subwords(json.loads(run.vocabulary.splitter.settings))
     binaries = runtime_files(Path(runtime) if runtime is not None else None, fetch=fetch)
@@ -147,12 +146,8 @@ def _name(folder: Path) -> str:
 
 def _perplexity(run: Run) -> tuple[float | None, str]:
     """The best epoch's, on the validation text, if the run's log has one that is finite."""
-    records = read_metrics(run.folder) if (run.folder / METRICS_FILE).is_file() else []
-    scored = [record for record in records if math.isfinite(record.get("valid_perplexity") or math.nan)]
-    if not scored:
-        return None, ""
-    best = min(scored, key=lambda record: record["valid_perplexity"])
-    return best["valid_perplexity"], "validation text"
+    best = best_record(run.folder)
+    return (None, "") if best is None else (best["valid_perplexity"], "validation text")
 
 
 def _sampled(run: Run) -> list[list[int]]:

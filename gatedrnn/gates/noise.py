@@ -1,6 +1,7 @@
 """Noise for gates, from uniform numbers that a counter gives: a number depends on a seed, its row and its place alone.
 
-The truth of all backends, whose kernels draw the same uniform numbers bit for bit. Dimensions: N rows, R numbers of a row.
+The reference that every backend is tested against: their kernels draw the same uniform numbers bit for bit.
+Dimensions: N rows, R numbers of a row.
 """
 
 import torch

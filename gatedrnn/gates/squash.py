@@ -61,23 +61,12 @@ def _one_hot_split(p: Tensor) -> Tensor:
     return F.one_hot(p.argmax(-1), p.shape[-1]).to(p.dtype)
 
 
-def _tanh(z: Tensor, hard: bool = False) -> Tensor:
-    return torch.tanh(z)
-
-
-def _relu(z: Tensor, hard: bool = False) -> Tensor:
-    return torch.relu(z)
-
-
-def _exp(z: Tensor, hard: bool) -> Tensor:
-    return torch.exp(z)
-
-
 SQUASHES: dict[str, Callable[[Tensor, bool], Tensor]] = {
     "sigmoid": sigmoid,
     "cumax": cumax,
     "tail_cumax": tail_cumax,
-    "tanh": _tanh,
-    "relu": _relu,
-    "exp": _exp,
+    "tanh": lambda z, hard: torch.tanh(z),
+    "relu": lambda z, hard: torch.relu(z),
+    "exp": lambda z, hard: torch.exp(z),
 }
+"""By name; the last three have no hard form."""

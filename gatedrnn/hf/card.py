@@ -1,7 +1,7 @@
 """The model card of a run: what it is, how well it predicts, how to use it."""
 
 from gatedrnn import __version__
-from gatedrnn.training.run import METRICS_FILE, Run, read_metrics
+from gatedrnn.training.run import Run, best_record
 
 _CARD = """---
 library_name: transformers
@@ -71,12 +71,7 @@ def card(run: Run, name: str) -> str:
 
 def _scores(run: Run) -> str:
     """The best epoch's perplexity, as the run's log has it."""
-    records = read_metrics(run.folder) if (run.folder / METRICS_FILE).is_file() else []
-    best = min(
-        (each for each in records if "valid_perplexity" in each),
-        key=lambda each: each["valid_perplexity"],
-        default=None,
-    )
+    best = best_record(run.folder)
     if best is None:
         return "No scores were kept with this run."
     kind = {"word": "word", "char": "character", "subword": "subword"}[run.vocabulary.level]

@@ -17,10 +17,9 @@ from gatedrnn.hf.configuration import GatedRNNConfig
 from gatedrnn.hf.modeling import GatedRNNForCausalLM
 from gatedrnn.hf.reading import read_model, reading, without_padding
 from gatedrnn.hf.tokenization import tokenizer_of, vocabulary_of
-from gatedrnn.models.saving import save_config, save_weights
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training.config import RunConfig
-from gatedrnn.training.run import Run, accept_run, write_metrics
+from gatedrnn.training.run import Run, without_paths, write_trained
 
 
 def export_run(run: Run, folder: Path) -> None:
@@ -33,10 +32,8 @@ def export_run(run: Run, folder: Path) -> None:
         ArgumentError: a run of another task, or one with `data.tokenize: penn`.
     """
     if run.config.task != LanguageModelling.name:
-        advice = "Export it with --to onnx"
-        raise ArgumentError(
-            "--to hf", f"takes a run of {LanguageModelling.name}", f"a run of {run.config.task}", advice
-        )
+        rule, advice = f"takes a run of the task {LanguageModelling.name}", "Export it with --to onnx"
+        raise ArgumentError("--to hf", rule, f"a run of the task {run.config.task}", advice)
     if run.vocabulary.tokenize == "penn":
         rule, advice = (
             "cannot split words as data.tokenize=penn does",
@@ -57,7 +54,7 @@ def export_run(run: Run, folder: Path) -> None:
 
 def wrapped(run: Run) -> GatedRNNForCausalLM:
     """A run's model as transformers calls it; the very same weights."""
-    sections = to_dict(replace(run.config, data=replace(run.config.data, folder=None, tokenizer=None)))
+    sections = to_dict(without_paths(run.config))
     model = GatedRNNForCausalLM(GatedRNNConfig(sections["model"], sections["data"], sections["training"]))
     model.model = run.model
     return model.eval()
@@ -83,14 +80,7 @@ def import_folder(source: Path, folder: Path) -> None:
     run_config = replace(run_config, model=language_model.config)
     vocabulary = vocabulary_of(tokenizer, data.level, language_model.embedding.num_embeddings, data.tokenize)
 
-    def fill(place: Path) -> None:
-        save_config(place, to_dict(run_config))
-        save_weights(place, language_model)
-        vocabulary.save(place / "vocabulary.json")
-        write_metrics(place, [])
-        accept_run(place)
-
-    write_folder(folder, fill)
+    write_folder(folder, lambda place: write_trained(place, run_config, language_model, vocabulary))
 
 
 @contextmanager

@@ -170,10 +170,10 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
     def _ids(self, input_ids: Tensor | None, others: dict[str, Any]) -> Tensor:
         """The ids [B, T], `<eos>` for the padding. Raises: ArgumentError: there are none, or something cannot be done."""
         owner = "GatedRNNForCausalLM"
-        if input_ids is None or others.get("inputs_embeds") is not None:
-            raise ArgumentError(
-                f"{owner}.input_ids", "must be given", "inputs_embeds" if others else None, "Give ids [B, T]"
-            )
+        embedded = others.get("inputs_embeds") is not None
+        if input_ids is None or embedded:
+            got = "inputs_embeds" if embedded else None
+            raise ArgumentError(f"{owner}.input_ids", "must be given", got, "Give ids [B, T]")
         asked = others.get("output_attentions")
         if self.config.output_attentions if asked is None else asked:
             advice = "Ask for the gates: gatedrnn gates"

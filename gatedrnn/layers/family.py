@@ -23,8 +23,8 @@ Device = torch.device | str | None
 Init = TypeVar("Init", bound=Callable[..., None])
 
 
-def _answered(init: Init) -> Init:
-    """`init`, where an unknown keyword is told the nearest known one, before Python misses `hidden_size` for `hiden_size`."""
+def _checks_keywords(init: Init) -> Init:
+    """Report an unknown keyword, with the nearest known one, before Python reports a missing argument."""
     known = inspect.signature(init).parameters
 
     @functools.wraps(init)
@@ -44,7 +44,7 @@ class RNN(RecurrentBase):
 
     cell = CELLS["rnn"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -68,7 +68,7 @@ class LSTM(RecurrentBase):
 
     cell = CELLS["lstm"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -93,7 +93,7 @@ class PeepholeLSTM(RecurrentBase):
 
     cell = CELLS["peephole"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -114,7 +114,7 @@ class CoupledLSTM(RecurrentBase):
 
     cell = CELLS["coupled"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -137,7 +137,7 @@ class GRU(RecurrentBase):
 
     cell = CELLS["gru"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -161,7 +161,7 @@ class MGU(RecurrentBase):
 
     cell = CELLS["mgu"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -183,7 +183,7 @@ class LayerNormLSTM(RecurrentBase):
 
     cell = CELLS["layernorm"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -205,7 +205,7 @@ class SLSTM(RecurrentBase):
 
     cell = CELLS["slstm"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -234,7 +234,7 @@ class ONLSTM(RecurrentBase):
 
     cell = CELLS["onlstm"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
@@ -259,7 +259,7 @@ class ONLSTM(RecurrentBase):
             layer: which cell; sizes and chunk size are read off its shapes.
             dropconnect: the rate it was trained with; their code evaluates with (1 − rate)·U, which is folded in here.
 
-        Raises: CheckpointError: the layer is missing or its shapes fit no ON-LSTM.
+        Raises: CheckpointError: the layer is missing or its shapes fit no ON-LSTM. ArgumentError: dropconnect is no probability.
         """
         return published.ordered_neurons(cls, state_dict, layer, dropconnect)
 
@@ -279,7 +279,7 @@ class G2LSTM(RecurrentBase):
 
     cell = CELLS["g2lstm"]
 
-    @_answered
+    @_checks_keywords
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,

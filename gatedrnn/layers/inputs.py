@@ -83,6 +83,9 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
                 f"{owner}.lengths", "must be None for a PackedSequence", "lengths", "Drop it: the sequence has its own"
             )
         _check_layout(f"{owner}.input", input.data)
+        if input.data.dim() != 2:
+            rule, got = "must hold data of 2 dimensions [tokens, D]", f"shape {list(input.data.shape)}"
+            raise ArgumentError(f"{owner}.input", rule, got, "Pack a padded input [T, B, D]")
         plain = PackedSequence(input.data, input.batch_sizes)
         x_TBD, own = pad_packed_sequence(plain)
         _check_tensor(owner, x_TBD, input_size, dtype)

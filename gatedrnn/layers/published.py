@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from gatedrnn.core.checks import probability
 from gatedrnn.core.errors import CheckpointError
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -17,6 +18,7 @@ def ordered_neurons(
     cls: Callable[..., Layer], state_dict: Mapping[str, Tensor], layer: int, dropconnect: float
 ) -> Layer:
     """What `ONLSTM.load_ordered_neurons` gives; `cls` makes the layer."""
+    probability("ONLSTM.load_ordered_neurons.dropconnect", dropconnect)
     found = {
         part: _find(state_dict, f"cells.{layer}.{part}", "ONLSTM.load_ordered_neurons")
         for part in ("ih.0.weight", "ih.0.bias", "hh.weight", "hh.bias")
@@ -97,4 +99,9 @@ def _find(state_dict: Mapping[str, Tensor], ending: str, owner: str) -> Tensor:
     if len(keys) != 1:
         got = f"{len(keys)} of them" if keys else f"keys such as {', '.join(sorted(state_dict)[:3]) or 'none'}"
         raise CheckpointError(owner, f"must hold one key that ends in {ending!r}", got, "Check the layer's number")
-    return state_dict[keys[0]]
+    found, dimensions = state_dict[keys[0]], 1 if ending.endswith("bias") else 2
+    if found.dim() != dimensions:
+        raise CheckpointError(
+            owner, f"{ending} must have {dimensions} dimension(s)", list(found.shape), "Check which model it comes from"
+        )
+    return found

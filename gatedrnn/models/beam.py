@@ -15,7 +15,7 @@ from gatedrnn.models.surprisal import evaluating
 from gatedrnn.models.translation import Source, TranslationModel
 
 _EOS, _UNK = 1, 0
-_STEEPEST = 10  # beyond, the penalty of a long translation is no float
+_STEEPEST = 10  # the largest alpha: with a larger one, the penalty of a long translation is too large for a float
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gatedrnn.models.saving import PretrainedModel
 LONGEST = 300
 """Words of the longest sentence that is read: time grows with their cube, memory with their square."""
 
-CELLS = 1 << 16
+SPANS_AT_ONCE = 1 << 16
 """Spans of words that are read side by side where no gradient of the rules is wanted."""
 
 

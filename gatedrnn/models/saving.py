@@ -1,6 +1,6 @@
 """A model on disk: `config.yaml`, `model.safetensors` and their checksums; nothing is unpickled, nothing is half written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -87,11 +87,15 @@ def _read_vocabulary(path: Path, model: PretrainedModel) -> Any:
     if not path.is_file():
         return None
     vocabulary = type(model).read_vocabulary(path)
-    size = getattr(model.config, "vocabulary_size", None)
-    if len(vocabulary) != size:
-        got = f"{len(vocabulary)} words and model.vocabulary_size={size}"
-        raise CheckpointError(str(path), "must be of the model's size", got, "Restore the run's own file")
+    check_vocabulary(path, vocabulary, getattr(model.config, "vocabulary_size", None))
     return vocabulary
+
+
+def check_vocabulary(path: Path, vocabulary: Sized, size: int | None, key: str = "vocabulary_size") -> None:
+    """Raises CheckpointError: the vocabulary that `path` holds is of another size than the model, whose `key` it is."""
+    if len(vocabulary) != size:
+        got = f"{len(vocabulary)} words and model.{key}={size}"
+        raise CheckpointError(str(path), "must be of the model's size", got, "Restore the run's own file")
 
 
 def save_config(folder: Path | str, sections: dict[str, Any]) -> None:

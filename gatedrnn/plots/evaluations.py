@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from gatedrnn.core.files import write_text, write_with
+from gatedrnn.plots.numbers import counts, percent, score
 from gatedrnn.plots.page import KEY, bars, card, draw, page, sentence_card, table, tiles
 from gatedrnn.plots.report import PROTOCOLS
 from gatedrnn.plots.trees import length_curves, save, to_svg
@@ -47,7 +48,7 @@ def write_parsing_report(
     body += [
         table(
             ("trees", *PROTOCOLS),
-            ((name, [_score(v, 2) for v in s.values()], name == about["row"]) for name, s in rows),
+            ((name, [score(v, 2) for v in s.values()], name == about["row"]) for name, s in rows),
         )
     ]
     if intervals:
@@ -74,7 +75,7 @@ def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], 
 
     Args: results: by run, as `eval-syntax --json` prints one; about: how, pairs and command: texts for the page.
     """
-    means = {name: _percent(found["macro_accuracy"]) for name, found in results.items()}
+    means = {name: percent(found["macro_accuracy"]) for name, found in results.items()}
     first, *_ = results.values()
     body = [
         f"<p>{escape(about['how'])}</p>",
@@ -87,10 +88,8 @@ def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], 
     cells = []
     for title in first["phenomena"]:
         each = [found["phenomena"][title] for found in results.values()]
-        counts = [
-            " / ".join(dict.fromkeys(f"{one[key]:,}" for one in each)) for key in ("pairs", "skipped", "identical")
-        ]
-        cells.append((title, [*(_percent(one["accuracy"]) for one in each), *counts], False))
+        numbers = [counts(each, key) for key in ("pairs", "skipped", "identical")]
+        cells.append((title, [*(percent(one["accuracy"]) for one in each), *numbers], False))
     body += ["<h2>All scores</h2>", table(columns, [*cells, ("mean", [*means.values(), "", "", ""], True)])]
     write_text(folder / "report.html", page(f"Minimal pairs of {about['pairs']}", "\n".join(body), about["command"]))
 
@@ -100,20 +99,11 @@ def _title(name: str | None) -> str:
 
 
 def _shown(scores: Mapping[str, Mapping[str, float | None]], name: str) -> str:
-    return _score(scores[name]["B"]) if name in scores else ""
-
-
-def _score(value: float | None, digits: int = 1) -> str:
-    """A score, or a dash where no sentence counts."""
-    return "–" if value is None else f"{value:.{digits}f}"
+    return score(scores[name]["B"]) if name in scores else ""
 
 
 def _hundred(share: float | None) -> float | None:
     return None if share is None else 100 * share
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
 
 
 def _lengths(parts: Mapping[str, Any]) -> Figure:
@@ -151,7 +141,7 @@ def _agreement(results: Mapping[str, Any]) -> list[str]:
         f"{k}: {voter['run']}, " + (f"layer {voter['layer']}, {_title(voter['gate'])}" if voter["gate"] else "grammar")
         for k, voter in enumerate(results["voters"], 1)
     ]
-    rows = [(name, [_score(v) for v in row], False) for name, row in zip(names, results["agreement"], strict=True)]
+    rows = [(name, [score(v) for v in row], False) for name, row in zip(names, results["agreement"], strict=True)]
     columns = ("voter", *(str(k) for k in range(1, len(names) + 1)))
     return [
         "<h2>Agreement of the voters</h2>",

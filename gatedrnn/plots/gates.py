@@ -48,10 +48,21 @@ def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             axes.set_title(name.replace("_", " "), fontsize=9, color=INK)
         if column == 0:
             axes.set_ylabel(f"layer {_name(runs, row)}\n% of values", fontsize=8)
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    if len(runs) > 1:
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(runs), frameon=False, fontsize=8)
+    _name_models(figure, runs)
     return figure
+
+
+def _name_models(figure: Figure, runs: Mapping[str, Any]) -> None:
+    """A legend of several models; not every panel shows each of them."""
+    if len(runs) > 1:
+        drawn = {
+            label: handle
+            for axes in figure.axes
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        names = [name for name in runs if name in drawn]
+        figure.legend([drawn[name] for name in names], names, loc="outside lower center", ncols=len(names), frameon=False,
+                      fontsize=8)  # fmt: skip
 
 
 def _name(runs: Mapping[str, Sequence[Mapping[str, Any]]], row: int) -> str:
@@ -79,9 +90,7 @@ def update_frequencies(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figur
         axes.spines[["top", "right"]].set_visible(False)
         if row == 0:
             axes.set_ylabel("% of steps updated", fontsize=8)
-    if len(runs) > 1:
-        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(runs), frameon=False,
-                      fontsize=8)  # fmt: skip
+    _name_models(figure, runs)
     return figure
 
 

@@ -3,6 +3,7 @@
 import io
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, ScalarFormatter
 
+from gatedrnn.core.files import write_with
 from gatedrnn.plots.fonts import fit_fonts
 
 Span = tuple[int, int]
@@ -120,6 +122,12 @@ def save(figure: Figure, path: Path, kind: str | None = None) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # `fit_fonts` has told them all at once
         figure.savefig(path, dpi=160, facecolor="white", format=kind)
+
+
+def save_all(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "png", "svg")) -> None:
+    """Write a figure as `name.pdf` and so on into a folder, each atomically. Raises: DataError: they cannot be written."""
+    for kind in kinds:
+        write_with(folder / f"{name}.{kind}", partial(save, figure, kind=kind))
 
 
 def _width(words: int) -> float:

@@ -84,11 +84,6 @@ def transformed() -> bool:
     return forward_mode() or functorch_active()
 
 
-def plain(*tensors: Tensor) -> bool:
-    """Whether nothing but numbers is wanted of these: see `described`."""
-    return described(tensors) is not None
-
-
 def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
     """Kind, type, shape and device of each, and autocast's type: all that differs between calls but numbers.
 

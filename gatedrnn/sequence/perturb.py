@@ -66,7 +66,7 @@ class Draw:
     scale: float
 
     def rows(self, count: int, columns: int, dtype: torch.dtype) -> Tensor:
-        """The noise [count, columns] on the seed's device: the truth, in plain PyTorch."""
+        """The noise [count, columns], on the seed's device: the reference that every backend is tested against."""
         device, real = self.seed.device, real_of(dtype)
         noise, numbers = torch.zeros(count, columns, dtype=real, device=device), torch.arange(count, device=device)
         for k, (first, last) in enumerate(self.blocks):
@@ -95,11 +95,10 @@ def plan_noise(spec: Spec, gates: Gates, seed: Tensor) -> Draw | None:
     Raises: ArgumentError: `gates` names a gate the cell lacks.
     """
     named = spec.perturbed(gates)
-    blocks, distributions, start = [], [], 0
-    for gate in spec.gates:
+    blocks, distributions = [], []
+    for gate, start in zip(spec.gates, spec.starts, strict=True):
         if gate.name in named:
             (blocks if gate.squash == "sigmoid" else distributions).append((start, start + gate.rows))
-        start += gate.rows
     probability = float(np.float32(gates.noise_probability))
     if not probability or not (blocks or distributions):
         return None

@@ -4,7 +4,7 @@ Dimensions: H hidden, G columns of gates.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
@@ -39,10 +39,10 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """One cell's columns; see `records` for columns_x, first_1 and shift.
+    """One cell's columns; see `records` for columns_x, u_column and shift.
 
     Args:
-        kernel: the cell, as `compiled_of` reads it.
+        kernel: the cell, as `cell_of` reads it.
         hidden: H.
         columns: G, of what products are added to.
         products: those with the recurrent matrix, by level.
@@ -59,7 +59,7 @@ class Plan:
     hidden: int
     columns: int
     columns_x: int
-    first_1: int
+    u_column: int
     products: tuple[Product, ...]
     own: tuple[tuple[int, int], ...] = ()
     shift: int = 0
@@ -94,7 +94,7 @@ class Plan:
         sizes += [number for part in (*plan.products, *plan.own) for number in part]
         inside = all(p.column + p.rows <= plan.columns and p.row + p.rows <= plan.rows for p in plan.products)
         inside &= all(p.left <= plan.cells and p.level < len(plan.products) for p in plan.products)
-        if not inside or plan.first_1 + plan.columns_x > plan.columns or min(sizes) < 0:
+        if not inside or plan.u_column + plan.columns_x > plan.columns or min(sizes) < 0:
             raise ArgumentError(
                 "Plan", "its columns must lie within the row of gates", text, "Pass the text that a Plan gave"
             )
@@ -102,7 +102,7 @@ class Plan:
 
     def integers(self) -> dict[str, int]:
         """As the loops' arguments."""
-        names = ("columns", "columns_x", "first_1", "shift", "cells", "carries")
+        names = ("columns", "columns_x", "u_column", "shift", "cells", "carries")
         return {name: getattr(self, name) for name in names} | {"H": self.hidden, "K": self.logits, "C": self.chunk}
 
 
@@ -135,10 +135,7 @@ def plan_for(step: Step, spec: Spec) -> Plan | str:
     """The plan of the cell whose equation is `step`, or the reason why there is none."""
     if torch.compiler.is_compiling():
         return _plan_or_reason(kernel_of(step, spec))
-    try:
-        known = _KNOWN.get((step, id(spec)))
-    except TypeError:
-        return "its step is an object that cannot be hashed: write a function"
+    known = _KNOWN.get((step, id(spec)))
     if known is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
@@ -177,7 +174,7 @@ def _planned(kernel: str) -> str:
     vectors = [spec.extra_shape(extra)[0] for extra in spec.extras if not extra.full]
     products = tuple(Product(*each) for each in found.products)
     return Plan(
-        kernel, spec.hidden_size, found.columns, found.columns_x, found.first_1, products, found.own, found.shift, found.kept,
+        kernel, spec.hidden_size, found.columns, found.columns_x, found.u_column, products, found.own, found.shift, found.kept,
         found.logits, found.chunk, found.slots, found.cells, int(found.carries), sum(vectors),
     ).text()  # fmt: skip
 
@@ -213,7 +210,7 @@ def rotated(plan: Plan, rows: Tensor) -> Tensor:
 
 def in_columns(plan: Plan, rows_R: Tensor) -> Tensor:
     """A value for every row [R] as one for every column [G]: those of U's own columns are its rows'."""
-    parts = [rotated(plan, rows_R), rows_R[len(rows_R) - plan.first_1 :]]
+    parts = [rotated(plan, rows_R), rows_R[len(rows_R) - plan.u_column :]]
     parts += [rows_R[first : first + count] for first, count in plan.own]
     return torch.cat(parts) if plan.columns > plan.columns_x else rows_R
 
@@ -225,7 +222,7 @@ def biases(plan: Plan, params: Params) -> Tensor:
         like = params.weight_hh
         zeros = torch.zeros(plan.columns_x, dtype=like.dtype, device=like.device)
         bias_ih, bias_hh = zeros if bias_ih is None else bias_ih, zeros if bias_hh is None else bias_hh
-    if plan.first_1:
+    if plan.u_column:
         first = plan.shift  # the last gate's columns come first, and U's own last: n r z, then U's n; or all apart
         found = torch.cat((bias_ih[first:], bias_ih[:first] + bias_hh[:first], bias_hh[first:]))
     else:
@@ -241,11 +238,10 @@ def recurrent(spec: Spec, params: Params) -> Tensor:
 
 def starts(plan: Plan, spec: Spec) -> list[int]:
     """The first column of each gate's values."""
-    before = [sum(gate.rows for gate in spec.gates[:k]) for k in range(len(spec.gates))]
-    return [plan.kept + (first - plan.shift) % plan.columns_x for first in before]
+    return [plan.kept + (first - plan.shift) % plan.columns_x for first in spec.starts]
 
 
-def trace(spec: Spec, starts: list[int], gates: Tensor, wanted: Callable[[str], bool]) -> Trace:
+def trace(spec: Spec, starts: Sequence[int], gates: Tensor, wanted: Callable[[str], bool]) -> Trace:
     """The named gates [..., units], those that are wanted, of the kernel's gate values [..., G] from these columns on."""
     sources = {each.of for each in spec.derived if wanted(each.name)}
     found: Trace = {}

@@ -1,5 +1,6 @@
-"""A projection h = P m of what a cell puts out, for backends that have none: U h' = (U P) m', and h follows all steps at once.
+"""A projection h = P m of what a cell puts out, for backends that have none: U h' = (U P) m'.
 
+h is computed from m by one product after the loop.
 Dimensions: T time, B batch, D input, H hidden, J units of a projected h, R rows of all gates.
 """
 
@@ -24,9 +25,9 @@ class _Backend(Protocol):
 def reason(backend: _Backend, request: Request) -> str | None:
     """None, or why `backend`, which has no projections, cannot run `request`, which has one."""
     plan = plan_for(request.cell.step, request.spec)
-    if isinstance(plan, Plan) and plan.first_1:
+    if isinstance(plan, Plan) and plan.u_column:
         return "the cell uses U h' separately from W x, which does not allow a projection"
-    return request.misfit() or backend.supports(_unprojected(request))
+    return request.misfit() or backend.supports(_outlined(request))
 
 
 def run(backend: _Backend, request: Request) -> Result:
@@ -36,6 +37,18 @@ def run(backend: _Backend, request: Request) -> Result:
     output, h = (F.linear(value, as_dense(weight)) for value in (result.output_TBH, result.state[0]))
     dtype = request.state[0].dtype
     return Result(request.live(output).to(dtype), (h.to(dtype), *result.state[1:]), result.trace)
+
+
+def _outlined(request: Request) -> Request:
+    """As `_unprojected`, of tensors of the same types and shapes that hold nothing: to ask whether a backend supports it."""
+    p, h_0, x_TBD, (T, B, D) = request.params, request.state[0], request.x_TBD, request.x_TBD.shape
+    R, J = p.weight_hh.shape
+    H = request.spec.hidden_size
+    params = replace(
+        p, weight_ih=p.weight_hh.new_empty(R, D + J), weight_hh=p.weight_hh.new_empty(R, H), weight_hr=None
+    )
+    state = (h_0.new_empty(B, H), *request.state[1:])
+    return replace(request, params=params, x_TBD=x_TBD.new_empty(T, B, D + J), state=state)
 
 
 def _unprojected(request: Request) -> Request:

@@ -16,7 +16,7 @@ from gatedrnn.sequence.request import Request, Result
 
 
 class Reference:
-    """Eager PyTorch, one step at a time: the truth, for every request."""
+    """Eager PyTorch, one step at a time, for every request: the reference that every backend is tested against."""
 
     def supports(self, request: Request) -> str | None:
         """None: nothing is refused."""

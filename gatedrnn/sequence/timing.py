@@ -107,7 +107,8 @@ def _size(request: Request) -> str:
     x, spec = request.x_TBD, request.spec
     T, B, D = x.shape
     place = torch.cuda.get_device_name(x.device) if x.is_cuda else str(x.device)
-    sizes = f"D={D} B<={_up(B)} T<={_up(T)} {storage_type(x)}".replace("torch.", "")
+    projection = "" if request.params.weight_hr is None else f" J={len(request.params.weight_hr)}"
+    sizes = f"D={D}{projection} B<={_up(B)} T<={_up(T)} {storage_type(x)}".replace("torch.", "")
     kind = "training" if _trains(request) else "inference"
     return f"{place}, {_versions()}: {request.cell.name} {spec.text()} {sizes} {kind}, products {float32_products()}"
 
@@ -160,7 +161,8 @@ def _trial(run: Run, request: Request) -> Callable[[], None]:
             leaves.append(copy.requires_grad_())
         return copy
 
-    names = [name for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if getattr(p, name) is not None]
+    weights = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+    names = [name for name in weights if getattr(p, name) is not None]
     copies = {name: copied(getattr(p, name)) for name in names}
     params = replace(p, **copies, extras={name: copied(tensor) for name, tensor in p.extras.items()})
     state = tuple(copied(tensor) for tensor in request.state)

@@ -100,7 +100,7 @@ def _room(engine: Engine, completions: int) -> Iterator[None]:
     """
     most = engine.limits.waiting + engine.limits.rows
     if engine.asked + completions > most:
-        rule = f"{engine.asked} completions are requested already, and the limit is {most}"
+        rule = f"{engine.asked} completions are requested already, and the limit is {most} (--rows plus --waiting)"
         raise RefusedError(429, f"server: {rule}. Ask again later", code="queue_full", retry=True)
     engine.asked += completions
     try:

@@ -138,12 +138,14 @@ class Batch:
             yield row.ticket, self._taken(row, row.take, logits_V)
 
     def _taken(self, row: Row, take: Callable[[Tensor], Event], logits_V: Tensor) -> Event | Exception:
-        self.tokens += 1
+        before = len(row.ids)
         try:
-            return take(logits_V)
+            event = take(logits_V)
         except GatedRNNError as error:
             row.ticket.gone = True
             return error
+        self.tokens += len(row.ids) - before  # none where a request asks for none
+        return event
 
     def _decoded(self, hidden_BH: Tensor) -> Tensor:
         """Logits [B, V]: a product of 16 rows at a time, so that each row has the same bits whatever is beside it."""

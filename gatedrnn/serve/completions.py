@@ -18,12 +18,13 @@ from gatedrnn.serve.rows import Event, Prompt, Ticket, Wanted
 from gatedrnn.serve.sampling import Sampling
 from gatedrnn.serve.schema import CompletionBody
 from gatedrnn.serve.text import Piece
+from gatedrnn.training.run import Run
 
 Read = tuple[list[str], list[int], int]
 """Tokens and ids of a prompt, `<eos>` first, and how many of the last ones the request wrote."""
 
 
-def read_prompts(body: CompletionBody, vocabulary: Vocabulary, limits: Limits) -> list[Read]:
+def read_prompts(body: CompletionBody, run: Run, limits: Limits) -> list[Read]:
     """The prompts of a request. Raises: RefusedError: an id out of range, or too many tokens, choices or new tokens."""
     given: Any = body.prompt
     prompts: list[Any] = [given] if isinstance(given, str) or isinstance(given[0], int) else given
@@ -38,7 +39,7 @@ def read_prompts(body: CompletionBody, vocabulary: Vocabulary, limits: Limits) -
     found: list[Read] = []
     total, times = 0, body.n if body.echo and body.logprobs is not None else 1
     for prompt in prompts:
-        found.append(_read(prompt, vocabulary))
+        found.append(_read(prompt, run))
         total += found[-1][2] * times
         if total > limits.prompt_tokens:
             many = ", counted n times with echo and logprobs" if times > 1 else ""
@@ -49,10 +50,11 @@ def read_prompts(body: CompletionBody, vocabulary: Vocabulary, limits: Limits) -
     return found
 
 
-def _read(prompt: str | list[int], vocabulary: Vocabulary) -> Read:
+def _read(prompt: str | list[int], run: Run) -> Read:
+    vocabulary = run.vocabulary
     if isinstance(prompt, str):
         tokens = prompt_tokens(vocabulary, prompt)
-        ids, shown = prompt_ids(vocabulary, tokens), len(tokens)
+        ids, shown = prompt_ids(vocabulary, tokens, run.config.data.mapping), len(tokens)
     else:
         wrong = next((token for token in prompt if not 0 <= token < len(vocabulary)), None)
         if wrong is not None:
@@ -112,8 +114,8 @@ class Completion:
 
     def __init__(self, name: str, body: CompletionBody, engine: Engine) -> None:
         self._name, self._body, self._engine = name, body, engine
-        vocabulary = engine.runs[name].vocabulary
-        self._read, self._wanted = read_prompts(body, vocabulary, engine.limits), wanted(body, vocabulary)
+        run = engine.runs[name]
+        self._read, self._wanted = read_prompts(body, run, engine.limits), wanted(body, run.vocabulary)
         self._id, self._created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self.choices = [Choice() for _ in range(len(self._read) * body.n)]
         self.new_tokens = 0

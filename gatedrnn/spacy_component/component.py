@@ -4,7 +4,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional, Union, final
 
@@ -17,15 +16,14 @@ from spacy.util import minibatch
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.checksums import CHECKSUMS_FILE
-from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_folder
 from gatedrnn.data import MAPPINGS, align_words
-from gatedrnn.models.saving import holds_trained, save_config, save_weights
+from gatedrnn.models.saving import holds_trained
 from gatedrnn.spacy_component.constituents import LABEL, add_extensions
 from gatedrnn.studies.parsing import GATES, Layer, default_layer, has_distances, layer_named, parse_sentences
 from gatedrnn.studies.parsing import surprisal_records as read
-from gatedrnn.training.run import LISTED, METRICS_FILE, Run, accept_run, load_run, write_metrics
+from gatedrnn.training.run import LISTED, METRICS_FILE, Run, load_run, without_paths, write_trained
 from gatedrnn.trees import ALGORITHMS
 
 NAME = "gatedrnn"
@@ -120,14 +118,9 @@ class Component(Pipe):
         Raises: DataError: something else is there, such as the folder of a training; it cannot be written.
         """
         path, run = Path(path), self.run
-        config = replace(run.config, data=replace(run.config.data, folder=None, tokenizer=None))
 
         def fill(place: Path) -> None:
-            save_config(place, to_dict(config))
-            save_weights(place, run.model)
-            run.vocabulary.save(place / "vocabulary.json")
-            write_metrics(place, [])
-            accept_run(place)
+            write_trained(place, without_paths(run.config), run.model, run.vocabulary)
 
         if not path.is_dir() or not any(path.iterdir()):
             write_folder(path, fill)

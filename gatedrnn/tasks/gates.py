@@ -26,7 +26,7 @@ from gatedrnn.tasks.text import on
 
 @dataclass(frozen=True)
 class LayerGates:
-    """One layer's in one direction.
+    """The gates of one layer in one direction.
 
     Args:
         name: "1", or "encoder 1 backward".
@@ -41,7 +41,7 @@ class LayerGates:
 
 @dataclass(frozen=True)
 class WordGates:
-    """One sentence.
+    """The mean gates at each word of one sentence.
 
     Args:
         words: tokens, as written.
@@ -71,7 +71,11 @@ def layer_gates(layers: Iterable[Any], traces: Sequence[Trace], counted_TB: Tens
 
 
 def word_gates(words: list[str], layers: Iterable[Any], traces: Sequence[Trace], **more: Any) -> WordGates:
-    """Of traces [words, 1, N]. Args: more: fields of `WordGates`. Raises: CheckpointError: a value is not finite."""
+    """The mean gates at each word, from traces [words, 1, N].
+
+    Args: more: fields of `WordGates`.
+    Raises: CheckpointError: a value is not finite.
+    """
     means = [{name: gate[:, 0].double().mean(-1) for name, gate in trace.items()} for trace in traces]
     each = [{name: finite(f"gates.{name}", mean).tolist() for name, mean in layer.items()} for layer in means]
     masters = [trace["master_forget"][:, 0].double() for trace in traces if "master_forget" in trace]
@@ -88,7 +92,7 @@ def _names(layers: Iterable[Any], part: str = "") -> Iterator[tuple[str, Spec]]:
 def stream_gates(
     model: LanguageModel, tokens: np.ndarray, eos: int, batch_size: int, sequence_length: int = 70
 ) -> Iterator[list[LayerGates]]:
-    """Over a stream of ids [N], read in `batch_size` stretches with the state carried.
+    """The gates over a stream of ids [N], which is read in `batch_size` stretches with the state carried.
 
     Raises: DataError: no token. ArgumentError: a size is not positive.
     """
@@ -104,16 +108,16 @@ def stream_gates(
                 yield layer_gates(model.layers, traces, counted)
 
 
-def sentence_gates(encoder: Encoder, tokens_TB: Tensor, lengths_B: Tensor, part: str = "") -> list[LayerGates]:
-    """Of a batch of whole sentences."""
+def sentence_gates(encoder: Encoder, tokens_TB: Tensor, lengths_B: Tensor) -> list[LayerGates]:
+    """The gates of an encoder that reads a batch of whole sentences."""
     with torch.no_grad(), evaluating(encoder):
         traces = encoder(tokens_TB, lengths_B, return_gates=True)[2]
     counted_TB = torch.arange(len(tokens_TB))[:, None] < lengths_B.cpu()
-    return layer_gates(encoder.layers, traces, counted_TB, part)
+    return layer_gates(encoder.layers, traces, counted_TB)
 
 
 def gates_by_word(model: LanguageModel, vocabulary: Vocabulary, sentence: str, mapping: str = "number") -> WordGates:
-    """Of a language model that reads a sentence from a fresh state after `<eos>`.
+    """The gates of a language model that reads a sentence from a fresh state after `<eos>`.
 
     Args: mapping: how words are looked up, as in `Vocabulary.encode_foreign`; of no use at other levels.
     """

@@ -17,14 +17,13 @@ from gatedrnn.data.sentences import (
     SHORTEST,
     GrammarDataConfig,
     SentenceBatch,
-    WholeSentences,
     by_room,
     of_length,
+    sentence_batches,
     split,
 )
-from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
-from gatedrnn.models.grammar import CELLS, LONGEST, Grammar, GrammarConfig
+from gatedrnn.models.grammar import LONGEST, SPANS_AT_ONCE, Grammar, GrammarConfig
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import WINDOWS, TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates
@@ -69,7 +68,9 @@ class GrammarInduction(OfCorpus):
     training: ClassVar[TrainingConfig] = TrainingConfig(
         batch_size=16, learning_rate=0.001, betas=(0.75, 0.999), schedule="constant", gradient_clip=0.2
     )
-    ignores: ClassVar[tuple[str, ...]] = (*WINDOWS, "final_temperature", "final_noise_probability", "backend")
+    ignores: ClassVar[tuple[str, ...]] = (
+        *WINDOWS, "final_temperature", "final_noise_probability", "evaluation_batch_size", "backend",
+    )  # fmt: skip
 
     def __init__(self, corpus: Corpus, data: GrammarDataConfig) -> None:
         super().__init__(corpus)
@@ -103,7 +104,7 @@ class GrammarInduction(OfCorpus):
     def batches(self, training: TrainingConfig, epoch: int) -> Batches:
         """Sentences of about one length; longer ones from epoch to epoch."""
         tokens = self._kept("train", self.settings.longest_in(epoch))
-        return WholeSentences(tokens, training.batch_size, self._eos, training.seed, epoch)
+        return sentence_batches(tokens, training.batch_size, self._eos, training.seed, epoch)
 
     def loss(
         self,
@@ -125,16 +126,6 @@ class GrammarInduction(OfCorpus):
 
     def _kept(self, split: str, longest: int) -> np.ndarray:
         return of_length(self.corpus[split], self._eos, SHORTEST, longest)
-
-    @staticmethod
-    def text(
-        held: Vocabulary, data: GrammarDataConfig, folder: Path | str, split: str = "test", path: Any = None
-    ) -> Corpus:
-        """A corpus whose only split is `text`."""
-        files: Any = {split: rereadable(path)} if path is not None else find_splits(folder)
-        if split not in files:
-            raise DataError(str(folder), f"must hold a {split} text", ", ".join(files), "Name another by --data")
-        return Corpus({"text": files[split]}, held)
 
     @staticmethod
     def evaluate(model: nn.Module, held: Vocabulary, text: Corpus, how: Mapping[str, Any]) -> Evaluation:
@@ -183,7 +174,7 @@ def likelihood(model: nn.Module, tokens: np.ndarray, eos: int) -> Likelihood:
         raise DataError("evaluate.tokens", rule, f"{len(every)} others", "Check the text")
     device, total = next(model.parameters()).device, 0.0
     with evaluating(model):
-        for chosen in by_room(sentences, CELLS):
+        for chosen in by_room(sentences, SPANS_AT_ONCE):
             ids_TB, lengths_B = sentences.batch(chosen)
             total += float(model(on(device, ids_TB), on(device, lengths_B)).double().sum())
     loss = -total / words

@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from gatedrnn.core.errors import CheckpointError, DataError
 from gatedrnn.data import DataConfig, Vocabulary
 from gatedrnn.data.config import PairDataConfig
-from gatedrnn.data.labelled import LabelledPairs, PairBatch, PairBatches, find_pairs
+from gatedrnn.data.labelled import LabelledPairs, PairBatch, find_pairs, pair_batches
 from gatedrnn.data.logic import LABELS, Pair, make_pairs, read_pairs, write_pairs
 from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
 from gatedrnn.models import PairClassifier, PairClassifierConfig
+from gatedrnn.models.saving import check_vocabulary
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import WINDOWS, TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates, looked_up, sentence_gates, word_gates
@@ -96,10 +97,7 @@ class Inference:
     def load(folder: Path, model: PairClassifierConfig, backend: str) -> tuple[PairClassifier, Vocabulary]:
         """A run's model and vocabulary. Raises: CheckpointError: the vocabulary is of another size than the model's."""
         vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
-        if len(vocabulary) != model.vocabulary_size:
-            got = f"{len(vocabulary)} words and model.vocabulary_size={model.vocabulary_size}"
-            rule = "must be of the model's size"
-            raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
+        check_vocabulary(folder / VOCABULARY_FILE, vocabulary, model.vocabulary_size)
         return PairClassifier.from_pretrained(folder, backend=backend, vocabulary=vocabulary), vocabulary
 
     @property
@@ -135,7 +133,7 @@ class Inference:
 
     def batches(self, training: TrainingConfig, epoch: int) -> Batches:
         """Pairs of about one length."""
-        return PairBatches(self.pairs["train"], training.batch_size, training.seed, epoch)
+        return pair_batches(self.pairs["train"], training.batch_size, training.seed, epoch)
 
     def loss(
         self,

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from gatedrnn.core.checks import positive_int
-from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.data.batching import SentenceBatches, StreamBatches, Window, window_lengths
-from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import TOKENIZER_FILE, VOCABULARY_FILE
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.tasks.config import TrainingConfig
@@ -113,7 +112,8 @@ class LanguageModelling(OfCorpus):
         penalty = penalties(training, output, batch, lengths_B)
         if self.teacher is not None:
             penalty = penalty + self.teacher.loss(output, batch, device)
-        return Loss(output.loss, penalty, output.states)
+        carried = output.states if training.unit == "stream" else None  # a sentence starts afresh
+        return Loss(output.loss, penalty, carried)
 
     def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
         """Perplexity, the state carried; with a teacher also how its trees are met, and the loss of both."""
@@ -124,14 +124,6 @@ class LanguageModelling(OfCorpus):
             return Score(found.loss_nats, shown)
         trees = self.teacher.score(model, tokens, self._eos, split)
         return Score(found.loss_nats + self.teacher.how.weight * trees["tree_loss"], shown | trees)
-
-    @staticmethod
-    def text(held: Vocabulary, data: DataConfig, folder: Path | str, split: str = "test", path: Any = None) -> Corpus:
-        """A corpus whose only split is `text`."""
-        files: Any = {split: rereadable(path)} if path is not None else find_splits(folder)
-        if split not in files:
-            raise DataError(str(folder), f"must hold a {split} text", ", ".join(files), "Give another one with --data")
-        return Corpus({"text": files[split]}, held, empty_lines=data.empty_lines)
 
     @staticmethod
     def evaluate(model: nn.Module, held: Vocabulary, text: Corpus, how: Mapping[str, Any]) -> Evaluation:

@@ -1,15 +1,16 @@
 """What tasks that learn from a corpus of plain text have in common: vocabulary, splits, and what a run holds of them."""
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gatedrnn.core.errors import CheckpointError
-from gatedrnn.data import EOS, Corpus, Vocabulary, write_corpus
+from gatedrnn.core.errors import DataError
+from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits, write_corpus
+from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
-from gatedrnn.tasks.text import checksum
+from gatedrnn.models.saving import check_vocabulary
+from gatedrnn.tasks.text import checksum, loss_and_perplexity
 
 
 class OfCorpus:
@@ -34,10 +35,7 @@ class OfCorpus:
     def load(cls, folder: Path, model: Any, backend: str) -> tuple[Any, Vocabulary]:
         """A run's model and vocabulary. Raises: CheckpointError: the vocabulary is of another size than the model's."""
         vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
-        if len(vocabulary) != model.vocabulary_size:
-            got = f"{len(vocabulary)} words and model.vocabulary_size={model.vocabulary_size}"
-            rule = "must be of the model's size"
-            raise CheckpointError(str(folder / VOCABULARY_FILE), rule, got, "Restore the run's own file")
+        check_vocabulary(folder / VOCABULARY_FILE, vocabulary, model.vocabulary_size)
         return cls.network.from_pretrained(folder, backend=backend, vocabulary=vocabulary), vocabulary
 
     @property
@@ -67,4 +65,12 @@ class OfCorpus:
 
     def shown(self, nats: float) -> dict[str, float]:
         """Loss and perplexity."""
-        return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
+        return loss_and_perplexity(nats)
+
+    @staticmethod
+    def text(held: Vocabulary, data: DataConfig, folder: Path | str, split: str = "test", path: Any = None) -> Corpus:
+        """A corpus whose only split is `text`."""
+        files: Any = {split: rereadable(path)} if path is not None else find_splits(folder)
+        if split not in files:
+            raise DataError(str(folder), f"must hold a {split} text", ", ".join(files), "Give another one with --data")
+        return Corpus({"text": files[split]}, held, empty_lines=data.empty_lines)

@@ -62,11 +62,11 @@ def evaluate(
     """
     if reset and (cache or dynamic):
         rule = "cannot be combined with a cache or dynamic evaluation, which continue from sentence to sentence"
-        raise ArgumentError("evaluate.reset", rule, f"{cache or dynamic}", "Carry the state")
+        advice = "Leave out reset, or the cache and dynamic evaluation"
+        raise ArgumentError("evaluate.reset", rule, f"{cache or dynamic}", advice)
     if reset and temperature != 1:
-        raise ArgumentError(
-            "evaluate.reset", "excludes a temperature", f"temperature={temperature:g}", "Carry the state"
-        )
+        rule, got = "cannot be combined with a temperature", f"temperature={temperature:g}"
+        raise ArgumentError("evaluate.reset", rule, got, "Leave out reset or the temperature")
     if not len(tokens):
         raise DataError("evaluate.tokens", "must hold at least one token", 0, "Check the text")
     eos = vocabulary.ids[EOS]

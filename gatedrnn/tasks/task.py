@@ -41,7 +41,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Loss:
-    """Of one batch.
+    """The loss of one batch.
 
     Args:
         nats: the sum of all predictions' losses over the divisor.
@@ -56,7 +56,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Score:
-    """Of the validation text.
+    """The score of the validation text.
 
     Args:
         loss: what must fall: it decides which weights are kept, and what the learning rate does.
@@ -69,7 +69,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Of a text.
+    """All measures of a model on a text.
 
     Args:
         record: measures by name, and how they were found.

@@ -21,7 +21,7 @@ from gatedrnn.core.files import to_json, write_with
 from gatedrnn.data import Corpus
 from gatedrnn.data.batching import SentenceBatches, Window
 from gatedrnn.gates import syntactic_distance
-from gatedrnn.models import LanguageModelOutput
+from gatedrnn.models import LanguageModelOutput, grammar
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.text import checksum, on
 from gatedrnn.tasks.tree_loss import tree_loss
@@ -30,8 +30,8 @@ from gatedrnn.trees import Span, agreement, distances_to_spans
 TEACHER_FILE = "teacher.safetensors"
 """Of a run: the trees that it learns from."""
 
-LONGEST = 300
-"""Words of the longest sentence that has a tree, as for a grammar."""
+LONGEST = grammar.LONGEST
+"""Words of the longest sentence that has a tree."""
 
 GATE = "master_forget"
 _VERSION = "1"

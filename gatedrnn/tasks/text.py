@@ -1,5 +1,6 @@
-"""What several tasks do with arrays of tokens."""
+"""What several tasks do with arrays of tokens, and with their loss."""
 
+import math
 import zlib
 
 import numpy as np
@@ -17,3 +18,8 @@ def checksum(tokens: np.ndarray, before: int = 0) -> int:
 def on(device: torch.device, array: np.ndarray) -> Tensor:
     """An array as a tensor there."""
     return torch.from_numpy(array).contiguous().to(device)
+
+
+def loss_and_perplexity(nats: float) -> dict[str, float]:
+    """Measures of a mean loss, by name; the perplexity is that of 700 nats at most, so that it is a number."""
+    return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}

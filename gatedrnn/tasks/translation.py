@@ -1,7 +1,6 @@
 """Translation: predict each token of a sentence's translation, by an encoder, a decoder and attention."""
 
 import functools
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,19 +11,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.data.config import ParallelDataConfig
 from gatedrnn.data.parallel import (
     Parallel,
     TextPair,
     TranslationBatch,
-    TranslationBatches,
     encoded,
     learn_vocabularies,
     read_parallel,
     read_split,
     read_text_pair,
+    translation_batches,
 )
 from gatedrnn.data.ragged import Ragged, by_length
 from gatedrnn.data.text import rereadable
@@ -32,11 +31,12 @@ from gatedrnn.data.verb_final import SOURCE, TARGET, write_parallel
 from gatedrnn.models import TranslationConfig, TranslationModel
 from gatedrnn.models.beam import Beam, Hypothesis, translate
 from gatedrnn.models.finite import finite
+from gatedrnn.models.saving import check_vocabulary
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import WINDOWS, TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates, layer_gates, looked_up, word_gates
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
-from gatedrnn.tasks.text import checksum, on
+from gatedrnn.tasks.text import checksum, loss_and_perplexity, on
 
 _FILES = ("vocabulary.source.json", "vocabulary.target.json", "tokenizer.source.json", "tokenizer.target.json")
 TOGETHER = 64
@@ -105,15 +105,8 @@ class Translation:
     def load(folder: Path, model: TranslationConfig, backend: str) -> tuple[TranslationModel, Languages]:
         """A run's model and vocabularies. Raises: CheckpointError: a vocabulary is of another size than the model's."""
         languages = _languages(folder)
-        for name, held, size in (
-            (_FILES[0], languages.source, model.vocabulary_size),
-            (_FILES[1], languages.target, model.target_size),
-        ):
-            if len(held) != size:
-                got = f"{len(held)} tokens, and {size} in the model"
-                raise CheckpointError(
-                    str(folder / name), "must be of the model's size", got, "Restore the run's own file"
-                )
+        check_vocabulary(folder / _FILES[0], languages.source, model.vocabulary_size)
+        check_vocabulary(folder / _FILES[1], languages.target, model.target_size, "target_size")
         return TranslationModel.from_pretrained(folder, backend=backend), languages
 
     @property
@@ -155,7 +148,8 @@ class Translation:
 
     def batches(self, training: TrainingConfig, epoch: int) -> Batches:
         """Pairs of about one length."""
-        return TranslationBatches(self.pairs["train"], training.batch_size, self.settings.longest, training.seed, epoch)
+        pairs, longest = self.pairs["train"], self.settings.longest
+        return translation_batches(pairs, training.batch_size, longest, training.seed, epoch)
 
     def loss(
         self, model: nn.Module, training: TrainingConfig, batch: TranslationBatch, carried: Any, divisor: float,
@@ -168,11 +162,11 @@ class Translation:
     def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
         """Perplexity of the translations that are given."""
         nats = _nats(model, self.pairs[split], training.evaluation_batch_size)
-        return Score(nats, {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))})
+        return Score(nats, self.shown(nats))
 
     def shown(self, nats: float) -> dict[str, float]:
         """Loss and perplexity."""
-        return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
+        return loss_and_perplexity(nats)
 
     @staticmethod
     def text(

@@ -38,10 +38,11 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
     return fabric
 
 
-def check_precision(training: TrainingConfig, fabric: Fabric) -> None:
-    """Raises ArgumentError: 16-mixed on a CPU, for which Fabric takes bfloat16."""
+def check_precision(training: TrainingConfig, fabric: Fabric, resumed: bool = False) -> None:
+    """Raises ArgumentError: 16-mixed on a CPU, for which Fabric takes bfloat16. Args: resumed: whether a run is."""
     if training.precision == "16-mixed" and fabric.device.type == "cpu":
         rule, advice = "needs a GPU with 16-mixed", "Write --training.precision bf16-mixed, or 32-true"
+        advice = "Resume the run on a GPU, or start another one" if resumed else advice
         raise ArgumentError("training.precision", rule, "16-mixed on the CPU", advice)
 
 

@@ -48,7 +48,7 @@ class Display(Protocol):
     """What the loop tells of its progress; see `TrainingDisplay`."""
 
     def start_epoch(self, epoch: int, steps: int) -> None:
-        """An epoch of `steps` batches begins, or goes on."""
+        """An epoch of `steps` batches begins, or is resumed."""
         ...
 
     def step(self, done: int, loss_nats: float, per_second: float) -> None:
@@ -87,7 +87,7 @@ def train(
         config: the run's configuration; what follows from the data, as the vocabulary's size, is set.
         task: the configuration's, with its data.
         folder: of a new run.
-        resume: if the folder holds a run of this configuration, go on from its last checkpoint, bit for bit as if nothing had
+        resume: if the folder holds a run of this configuration, resume it from its last checkpoint, bit for bit as if nothing had
             happened.
         weights: a model's state dict to begin with, else weights are drawn.
         project: applied to the weights for every step, validation and what is saved; steps add up in the weights behind them.
@@ -118,6 +118,8 @@ def train(
             check_same(*saved, loop.state.progress)
             had = read_run_config(folder / CONFIG_FILE, written=True).training.epochs
             check_stage(saved[1], training.epochs, had)
+            if saved[1]["precision"]:  # the scaler of losses that a GPU used
+                check_precision(training, fabric, resumed=True)
         fabric.barrier()
         if fabric.is_global_zero:
             if saved is None:
@@ -181,7 +183,7 @@ class Loop:
         if state.progress.best is not None and self.spent >= 1:
             self.stop = self._budget()
         with signals(self):
-            while self.stop is None and not self._finished():
+            while not self._stopped() and not self._finished():
                 self._epoch()
         p = state.progress
         if p.best is None and self.stop == "interrupted" and self.fabric.is_global_zero:
@@ -192,6 +194,13 @@ class Loop:
             self.stop = "all epochs done" if p.stage == "main" or not training.finetune_epochs else "finetuned"
         best = p.best_record()
         return Outcome(p.epoch - 1, None if best is None else best[f"valid_{self.task.measure}"], self.stop)
+
+    def _stopped(self) -> bool:
+        """Whether to stop now: what a signal says to one process, all must do."""
+        if not self._mean(self.stop is not None)[0]:
+            return False
+        self.stop = self.stop or "interrupted"
+        return True
 
     def _finished(self) -> bool:
         """Whether there is no epoch left; starts the second stage where there is one."""
@@ -235,7 +244,7 @@ class Loop:
                 self._checkpoint_is_due(),
                 self._spent(),
             )  # what a clock or a signal says to one process, all must do in the same step
-            self._check("loss", loss, loss < _EXPLODED_NATS)
+            self._check_loss(loss)
             p.batch, p.step = p.batch + 1, p.step + 1
             p.total_nats, p.count = p.total_nats + loss * batch.count, p.count + batch.count
             p.smooth_nats = loss if p.batch == 1 else 0.98 * p.smooth_nats + 0.02 * loss
@@ -258,15 +267,15 @@ class Loop:
         """One optimiser step; this process's share of the loss, times the number of processes."""
         training, state, p = self.config.training, self.state, self.state.progress
         batch = whole.part(self.fabric.global_rank, self.fabric.world_size)
-        main = training if p.stage == "main" else replace(training, schedule="constant", warmup_steps=0, peak_beta=None)
+        of_stage = self._training_of_stage()
         total = (
             p.step - p.batch + steps * (training.epochs - p.epoch + 1)
         )  # later epochs taken to be as long as this one
-        now = rate(main, p.base_rate, p.step, total, whole.steps, self.spent)
+        now = rate(of_stage, p.base_rate, p.step, total, whole.steps, self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now
             if training.peak_beta is not None:
-                group["betas"] = betas(main, p.step, total, self.spent)
+                group["betas"] = betas(of_stage, p.step, total, self.spent)
         if training.final_temperature is not None or training.final_noise_probability is not None:
             for layer, gates in self.gates:
                 layer.gates = gates_at(training, gates, p.step, total, self.spent)
@@ -279,7 +288,8 @@ class Loop:
             self.model, self.optimizer, max_norm=training.gradient_clip or math.inf, error_if_nonfinite=False
         )
         if training.precision != "16-mixed":  # whose scaler leaves out such a step
-            self._check("gradient's norm", float(norm))  # type: ignore[arg-type]
+            size = float(norm)  # type: ignore[arg-type]
+            self._check("the gradient's norm must be finite", size, math.isfinite(size))
         self.optimizer.step()
         if state.average is not None:
             state.average.update()
@@ -287,16 +297,28 @@ class Loop:
         state.carried = None if carried is None else [tuple(each.detach() for each in layer) for layer in carried]
         return float(found.nats.detach())
 
-    def _check(self, what: str, value: float, sound: bool = True) -> None:
+    def _training_of_stage(self) -> TrainingConfig:
+        """The section training as the current stage reads it: finetuning keeps one learning rate, as AWD-LSTM's finetune.py."""
+        training = self.config.training
+        if self.state.progress.stage == "main":
+            return training
+        return replace(training, schedule="constant", warmup_steps=0, peak_beta=None)
+
+    def _check_loss(self, nats: float) -> None:
+        rule = f"the loss must be finite and below {_EXPLODED_NATS:g} nats"
+        self._check(rule, nats, math.isfinite(nats) and nats < _EXPLODED_NATS)
+
+    def _check(self, rule: str, value: float, sound: bool) -> None:
+        """Raises ArgumentError with what to do: a value is not sound."""
         p = self.state.progress
-        if math.isfinite(value) and sound:
+        if sound:
             return
-        where = f"the {what} must stay finite and small, at epoch {p.epoch}, step {p.step + 1}"
         clip = (
             "a lower --training.gradient_clip" if self.config.training.gradient_clip else "--training.gradient_clip 1"
         )
         kept = "The run holds the best weights so far; continue from its last checkpoint with --resume and"
         how = kept if checkpoints(self.folder) else "Nothing is learned yet; start another run with"
+        where = f"{rule} (epoch {p.epoch}, step {p.step + 1})"
         raise ArgumentError("training", where, value, f"{how} a lower --training.learning_rate or {clip}")
 
     def _validate(self, per_second: float) -> None:
@@ -305,7 +327,7 @@ class Loop:
         began = time.monotonic()
         score, improved = self._scored()
         rate_now, train_nats = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.count)
-        p.base_rate = plateau(training, p.base_rate, score.loss, p.best)
+        p.base_rate = plateau(self._training_of_stage(), p.base_rate, score.loss, p.best)
         p.losses.append(score.loss)
         p.best, p.since_best = (score.loss, 0) if improved else (p.best, p.since_best + 1)
         p.validation_seconds = time.monotonic() - began
@@ -332,7 +354,7 @@ class Loop:
             self.stop = self._budget()
 
     def _scored(self) -> tuple[Score, bool]:
-        """The validation text's score, and whether it is the best so far; the model that has it is saved."""
+        """The validation text's score, with the mean loss of all processes, and whether it is the best so far, which is saved."""
         state, best = self.state, self.state.progress.best
         if state.average is not None:
             state.average.swap()
@@ -340,8 +362,9 @@ class Loop:
             try:
                 score = self.task.score(state.model, self.config.training)
             except CheckpointError:  # it is not finite
-                self._check("loss", math.nan)
+                self._check_loss(math.nan)
                 raise
+            score = replace(score, loss=self._mean(score.loss)[0])  # processes round differently, and must decide alike
             improved = best is None or score.loss < best
             if improved and self.fabric.is_global_zero:
                 save_weights(self.folder, state.model)

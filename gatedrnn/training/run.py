@@ -2,9 +2,10 @@
 
 import errno
 import json
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import ROOM, remove_stale, to_json, write_text
 from gatedrnn.data.subwords import Subwords
-from gatedrnn.data.vocabulary import TOKENIZER_FILE
-from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, holds_trained, save_config
+from gatedrnn.data.vocabulary import TOKENIZER_FILE, VOCABULARY_FILE
+from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, holds_trained, save_config, save_weights
 from gatedrnn.tasks import TASKS, LanguageModelling, Task
 from gatedrnn.tasks.teacher import TEACHER_FILE
 from gatedrnn.training.config import RunConfig, read_run_config
@@ -23,7 +24,7 @@ MAY_CHANGE = (
     "epochs", "finetune_epochs", "minutes", "patience", "learning_rate", "gradient_clip", "checkpoint_minutes", "tensorboard",
     "device", "backend",
 )  # fmt: skip
-"""Keys of the section training that may change when a run is gone on with."""
+"""Keys of the section training that may change when a run is resumed."""
 
 METRICS_FILE = "metrics.jsonl"
 TOKENS_FOLDER = "tokens"
@@ -92,7 +93,7 @@ def check_free(folder: Path) -> None:
 
 
 def check_begun(folder: Path) -> bool:
-    """Whether there is a checkpoint to go on from. Where there is none, nothing is trained, and a run may begin.
+    """Whether there is a checkpoint to resume from. Where there is none, nothing is trained, and a run may begin.
 
     Raises: DataError: something is trained, and there is no checkpoint. CheckpointError: another of the run's files, but for its
         log, is missing or is not as it was written.
@@ -206,5 +207,40 @@ def write_metrics(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """All lines of metrics.jsonl."""
-    return [json.loads(line) for line in (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()]
+    """All lines of metrics.jsonl. Raises: DataError: one is damaged (with its number). OSError: it cannot be read."""
+    path, records = folder / METRICS_FILE, []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            got = ascii(line[:60].decode("utf-8", "replace"))
+            raise DataError(
+                f"{path}:{number}", "must be an epoch's record in JSON", got, "Restore the file, or delete it"
+            )
+        records.append(record)
+    return records
+
+
+def best_record(folder: Path) -> dict[str, Any] | None:
+    """The epoch of the lowest finite perplexity on the validation text; None without any. Raises: as `read_metrics`."""
+    records = read_metrics(folder) if (folder / METRICS_FILE).is_file() else []
+    scored = [each for each in records if isinstance(each.get("valid_perplexity"), int | float)]
+    finite = [each for each in scored if math.isfinite(each["valid_perplexity"])]
+    return min(finite, key=lambda each: each["valid_perplexity"], default=None)
+
+
+def write_trained(folder: Path, config: RunConfig, model: Any, vocabulary: Any) -> None:
+    """Write a model that is not trained here as a run: without checkpoints, with an empty log. Raises: DataError: it cannot."""
+    save_config(folder, to_dict(config))
+    save_weights(folder, model)
+    vocabulary.save(folder / VOCABULARY_FILE)
+    write_metrics(folder, [])
+    accept_run(folder)
+
+
+def without_paths(config: RunConfig) -> RunConfig:
+    """A configuration of language modelling without the paths of this machine."""
+    data: Any = config.data
+    return replace(config, data=replace(data, folder=None, tokenizer=None))

@@ -146,7 +146,7 @@ class TrainingState:
     def load(
         self, tensors: dict[str, Tensor], values: dict[str, Any], learning_rate: float, device: torch.device, rank: int
     ) -> None:
-        """Go on from what `state_dict` gave, here or in an earlier version.
+        """Restore what `state_dict` returned, here or in an earlier version.
 
         Args: learning_rate: as it is configured now; rank: this process's.
         """

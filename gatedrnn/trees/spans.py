@@ -11,8 +11,10 @@ from gatedrnn.core.errors import ArgumentError
 
 Span = tuple[int, int]
 
+BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+"""By their names in treebanks."""
+
 _ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
-_BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 _NAMES = re.compile("-[LR][RSC]B-")
 _BLANK = re.compile(r"\s+")
 
@@ -42,7 +44,7 @@ class Bracketed:
 
 def unescaped(word: str) -> str:
     """A treebank's word as people write it: -LRB- and -RRB- in it are parentheses; square and curly brackets likewise."""
-    return _NAMES.sub(lambda found: _BRACKETS[found[0]], word) if "-" in word else word
+    return _NAMES.sub(lambda found: BRACKETS[found[0]], word) if "-" in word else word
 
 
 def brackets(spans: Iterable[Span], words: Sequence[str], label: str = "X") -> str:

@@ -1,4 +1,5 @@
-"""A weight matrix held in small forms: a tensor like any other to PyTorch, but its numbers are never all there.
+"""A weight matrix held in small forms: a tensor like any other to PyTorch, but the dense matrix is built only when an operator
+needs it.
 
 The `cpu` backend's kernels read the small forms. Whatever else meets such a tensor (another backend, a gradient, an exporter,
 indexing) gets the dense matrix, made for the occasion.

@@ -44,7 +44,7 @@ def gather(saved: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dic
     """Blocks of the compressed weights of a file, by weight.
 
     Args: shapes: of the model's own weights.
-    Raises: ArgumentError: a part is unknown, missing or of another size, or rows are missing or there twice.
+    Raises: ArgumentError: a part is unknown, missing or of another size, of no matrix, or rows are missing or there twice.
     """
     found: dict[str, dict[tuple[int, int, str], Parts]] = {}
     for name, value in saved.items():
@@ -55,6 +55,9 @@ def gather(saved: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dic
     for weight, parts in found.items():
         if weight not in shapes:
             raise ArgumentError(weight, "must be a weight of the model", "another name", "Restore the run's own file")
+        if len(shapes[weight]) != 2:
+            got = f"shape {list(shapes[weight])}"
+            raise ArgumentError(weight, "must be a matrix to have a small form", got, "Restore the run's own file")
         _check(weight, parts, shapes[weight])
     return {weight: [Block(*place, parts) for place, parts in sorted(of.items())] for weight, of in found.items()}
 

@@ -41,7 +41,7 @@ def test_every_way_to_give_a_cell_s_options(work, tmp_path, way):
         (["--model.options={chunk.size: 2}"], "model.options.chunk.size: unknown key. Did you mean 'chunk_size'?"),
         (["--model.options.chunk_size", "two"], "model.options.chunk_size: must be an integer; got 'two'"),
         (["--model.options.chunk_size.x", 2], "model.options.chunk_size: must be an integer; got {'x': "),
-        (["--model.options.split_points", 1], "model.options.split_points: must be a word; got 1"),
+        (["--model.options.split_points", 1], "model.options.split_points: must be text; got 1"),
         (["--model={chunk_size: 2, options: {chunk_size: 4}}"], "must equal model.options.chunk_size where both are"),
     ],
 )

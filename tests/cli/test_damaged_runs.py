@@ -103,8 +103,14 @@ def command(name, run, place):
     return [known.get(each, str(each).replace("TEXT", str(place / "text"))) for each in COMMANDS[name]]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+CHANGED = [  # one way to read a run, and one to go on with it
+    pytest.param(change, name, id=f"{change.__name__}-{name}")
+    for name in COMMANDS
+    for change in (CHANGES if name in ("evaluate", "resume") else CHANGES[:1])
+]
+
+
+@pytest.mark.parametrize(("change", "name"), CHANGED)
 def test_a_change_of_a_run_s_file_is_named_by_every_command(change, name, run, place):
     path = change(run)
     before = trained(run)
@@ -233,7 +239,7 @@ def same_as_two(run, place):
     assert ours == theirs and len(ours) == 2
 
 
-@pytest.mark.parametrize("keep", [0, 0.5, 0.99])
+@pytest.mark.parametrize("keep", [0, 0.5])
 @pytest.mark.parametrize(
     "name", [*NEEDED, "metrics.jsonl", "tokens/tokens.json", "tokens/train.int32", "newest", "older", "both"]
 )

@@ -228,7 +228,7 @@ def test_a_student_goes_on_with_its_own_teacher_alone(place, tmp_path):
 def test_a_plain_run_is_not_continued_as_a_student(place, tmp_path):
     plain = shutil.copytree(place / "onlstm", tmp_path / "plain")
     line = fails("distil", place / "grammar", *CPU, 2, "--out", plain, "--resume")
-    assert "plain: must be a student to continue; got a run without teacher.safetensors" in line
+    assert "plain: must be a run that gatedrnn distil began; got a run without teacher.safetensors" in line
 
 
 def test_a_changed_teacher_and_another_text_are_noticed(place, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from terminal import fails, works
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, pipeline
-from transformers_runs import LEVELS, export_levels, loaded
+from transformers_runs import LEVELS, export_levels, loaded, loaded_to_change
 
 from gatedrnn.cells import CELLS
 from gatedrnn.data import write_corpus
@@ -136,7 +136,7 @@ class TestBatches:
 
 class TestWhatPeopleDo:
     def test_pipeline(self, exported):
-        model, tokenizer, _ = loaded(exported, "run")
+        model, tokenizer, _ = loaded_to_change(exported, "run")
         made = pipeline("text-generation", model=model, tokenizer=tokenizer)
         found = made(["the cat", "a dog that"], max_new_tokens=5, do_sample=False, batch_size=2)
         assert [
@@ -144,7 +144,7 @@ class TestWhatPeopleDo:
         ]
 
     def test_trained_on_saved_and_a_run_again(self, exported, tmp_path):
-        model, tokenizer, _ = loaded(exported, "run")
+        model, tokenizer, _ = loaded_to_change(exported, "run")
         rows = [dict(tokenizer(s)) | {"labels": tokenizer(s)["input_ids"]} for s in SENTENCES[:2] * 4]
         rows = [{key: value[:4] for key, value in row.items()} for row in rows]
         how = {"max_steps": 3, "report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True}
@@ -161,7 +161,7 @@ class TestWhatPeopleDo:
         works("evaluate", tmp_path / "run", "--data", exported / "text" / "valid.txt")
 
     def test_more_tokens(self, exported, tmp_path):
-        model, tokenizer, run = loaded(exported, "run")
+        model, tokenizer, run = loaded_to_change(exported, "run")
         tokenizer.add_tokens(["wombat"])
         model.resize_token_embeddings(len(tokenizer))
         given = tokenizer("the wombat", return_tensors="pt")

@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from terminal import fails, works
 from transformers import AutoModelForCausalLM
-from transformers_runs import copied, export_levels, loaded
+from transformers_runs import copied, export_levels, loaded_to_change
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.hf import GatedRNNForCausalLM
@@ -60,7 +59,7 @@ class TestWeights:
             AutoModelForCausalLM.from_pretrained(folder)
 
     def test_several_files_are_read(self, exported, tmp_path):
-        model, tokenizer, run = loaded(exported, "run")
+        model, tokenizer, run = loaded_to_change(exported, "run")
         model.save_pretrained(tmp_path / "hf", max_shard_size="5KB")
         tokenizer.save_pretrained(tmp_path / "hf")
         assert len(list((tmp_path / "hf").glob("*.safetensors"))) > 1
@@ -84,7 +83,7 @@ class TestWeights:
         assert not model.decoder.bias.any()
 
     def test_a_missing_bias_of_gates_is_set(self, exported, tmp_path):
-        model, _, _ = loaded(exported, "run")
+        model, _, _ = loaded_to_change(exported, "run")
         model.config.model["forget_bias"] = 2.0
         model.save_pretrained(tmp_path / "hf")
         weights = load_file(tmp_path / "hf" / "model.safetensors")
@@ -104,7 +103,7 @@ class TestWeights:
 class TestSizes:
     @pytest.mark.parametrize("name", ["run", "char", "subword"])
     def test_a_row_of_the_padding_is_left_out(self, exported, tmp_path, name):
-        model, tokenizer, run = loaded(exported, name)
+        model, tokenizer, run = loaded_to_change(exported, name)
         model.resize_token_embeddings(len(tokenizer))
         for each in (model, tokenizer):
             each.save_pretrained(tmp_path / "hf")
@@ -116,7 +115,7 @@ class TestSizes:
 
     @pytest.mark.parametrize(("name", "more"), [("run", 5), ("run", -3), ("char", 2), ("subword", 2)])
     def test_others_are_refused(self, exported, tmp_path, name, more):
-        model, tokenizer, run = loaded(exported, name)
+        model, tokenizer, run = loaded_to_change(exported, name)
         if more > 1 and name != "run":
             tokenizer.add_tokens(["wombat"])
         rows = len(run.vocabulary) + more
@@ -128,13 +127,25 @@ class TestSizes:
 
 
 class TestRemoteCode:
-    CODE = "from transformers import AutoModelForCausalLM as M; m = M.from_pretrained({!r}, trust_remote_code=True); {}"
+    CODE = """
+import os, sys
+from transformers import AutoModelForCausalLM, PreTrainedModel
+for old, new in zip(sys.argv[1:], sys.argv[2:]):
+    child = os.fork()  # a process that has seen no remote code, and has not imported gatedrnn
+    if child == 0:
+        assert "gatedrnn" not in sys.modules
+        AutoModelForCausalLM.from_pretrained(old, trust_remote_code=True).save_pretrained(new)
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+"""
 
     def test_is_saved_by_a_model_that_came_with_it(self, exported, tmp_path):
         folders = [exported / "hf-run", tmp_path / "one", tmp_path / "two"]
-        for old, new in pairwise(folders):
-            code = self.CODE.format(str(old), f"m.save_pretrained({str(new)!r})")
-            subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, "-c", self.CODE, *map(str, folders)], capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        for new in folders[1:]:
             names = sorted(path.name for path in new.iterdir())
             assert names == ["config.json", "generation_config.json", "model.safetensors", "modeling_gatedrnn.py"]
             assert (new / "modeling_gatedrnn.py").read_text() == (folders[0] / "modeling_gatedrnn.py").read_text()

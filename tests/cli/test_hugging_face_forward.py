@@ -12,7 +12,7 @@ from transformers import (
     TrainingArguments,
 )  # fmt: skip
 from transformers.trainer_pt_utils import LabelSmoother
-from transformers_runs import export_levels, loaded
+from transformers_runs import export_levels, loaded, loaded_to_change
 
 from gatedrnn.core.errors import ArgumentError
 
@@ -49,7 +49,7 @@ def _truth(model, tokenizer):
 class TestLoss:
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_of_one_batch_is_the_mean_however_trainer_counts(self, exported, side, tmp_path):
-        model, _, _ = loaded(exported, "run")
+        model, _, _ = loaded_to_change(exported, "run")
         tokenizer = AutoTokenizer.from_pretrained(exported / "hf-run", padding_side=side)
         truth, given = _truth(model, tokenizer), _batch(tokenizer, side)
         items = (given["labels"][:, 1:] != -100).sum()
@@ -79,11 +79,15 @@ class TestLoss:
 
     @pytest.mark.parametrize("name", ["run", "char"])
     def test_smoothed_labels(self, exported, name):
-        model, tokenizer, _ = loaded(exported, name)
-        given = _batch(tokenizer, "right")
-        found = model(**given)
-        smooth = float(LabelSmoother(0.1)(found, given["labels"], shift_labels=True))
-        assert float(found.loss) - 0.5 < smooth < float(found.loss) + 1
+        model, tokenizer, run = loaded(exported, name)
+        given, truth = _batch(tokenizer, "right"), []
+        smooth = LabelSmoother(0.1)(model(**given), given["labels"], shift_labels=True)
+        for sentence in SENTENCES:
+            ids = tokenizer(sentence, return_tensors="pt")["input_ids"][0]
+            scores = run.model(ids[:-1, None]).logits[:, 0].double().log_softmax(-1)
+            every = torch.cat([scores, scores.amin(-1, keepdim=True) - 50], -1)  # as far below them is the padding's
+            truth.append(-0.9 * scores.gather(1, ids[1:, None])[:, 0] - 0.1 * every.mean(-1))
+        assert float(smooth) == pytest.approx(float(torch.cat(truth).mean()), rel=1e-5)
 
     def test_float16(self, exported):
         model, tokenizer, _ = loaded(exported, "run")

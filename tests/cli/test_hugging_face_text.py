@@ -3,7 +3,7 @@
 import pytest
 import torch
 from transformers import AutoTokenizer, TextStreamer, pipeline
-from transformers_runs import export_levels, loaded
+from transformers_runs import export_levels, loaded, loaded_to_change
 
 from gatedrnn.data.levels import Words
 from gatedrnn.data.prompt import prompt_tokens
@@ -35,7 +35,7 @@ class TestReading:
             assert tokenizer(["the dog", text], padding=True)["input_ids"][1][-len(own) :] == own, text
 
     def test_saved_again_it_reads_the_same(self, exported, name, tmp_path):
-        _, tokenizer, _ = loaded(exported, name)
+        _, tokenizer, _ = loaded_to_change(exported, name)
         tokenizer.save_pretrained(tmp_path)
         again = AutoTokenizer.from_pretrained(tmp_path)
         assert again(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
@@ -43,7 +43,7 @@ class TestReading:
 
     @pytest.mark.parametrize("sample", [False, True])
     def test_the_pipeline_writes_the_text_that_the_run_would(self, exported, name, sample):
-        model, tokenizer, run = loaded(exported, name)
+        model, tokenizer, run = loaded_to_change(exported, name)
         write, vocabulary = pipeline("text-generation", model=model, tokenizer=tokenizer), run.vocabulary
         prompts = ["the dogs", "a dog that", "the", ""]
         how = {"max_new_tokens": 6, "do_sample": sample, "eos_token_id": None, "temperature": 1.0, "top_k": 0}

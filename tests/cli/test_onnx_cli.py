@@ -96,7 +96,10 @@ def test_other_tasks(tmp_path):
         assert {name for name in found["bytes"] if name.endswith(".onnx")} == expected
         assert any("vocabulary" in name for name in found["bytes"])
         refused = fails("export", run, "--to", "hf", "--out", tmp_path / "hf")
-        assert f"takes a run of language_modelling; got a run of {task}. Export it with --to onnx" in refused
+        assert (
+            f"takes a run of the task language_modelling; got a run of the task {task}. Export it with --to onnx"
+            in refused
+        )
 
 
 def test_the_code_of_the_page(work, tmp_path, monkeypatch, capsys):

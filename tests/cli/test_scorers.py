@@ -1,6 +1,9 @@
 """An exported run in minicons and in `lm-eval --model hf`: the numbers of `surprisal` and of `eval-syntax`."""
 
+import ast
 import json
+import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -38,31 +41,39 @@ def test_minicons_gives_the_bits_of_surprisal(levels, tmp_path, name):
         assert [bits for _, bits in rest] == pytest.approx(found["surprisal_bits"][:-1], abs=1e-5)
 
 
-@pytest.mark.parametrize(("name", "end"), [("run", " <eos>"), ("char", "<eos>"), ("subword", "<eos>")])
-def test_lm_eval_gives_the_accuracy_of_eval_syntax(levels, tmp_path, monkeypatch, name, end):
+@pytest.fixture(scope="module")
+def task():
+    """The task that the page shows, as text."""
+    page = Path(__file__).parents[2] / "docs" / "huggingface.md"
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return block
+
+
+@pytest.mark.parametrize("name", ["run", "char", "subword"])
+def test_choices_of_the_task_end_in_eos(levels, tmp_path, task, name):
+    jinja2 = pytest.importorskip("jinja2", reason="no Jinja")
+    transformers = pytest.importorskip("transformers", reason="no transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported(levels, name, tmp_path))
+    given = {"sentence_good": LINES[0], "sentence_bad": LINES[1]}
+    choices = ast.literal_eval(jinja2.Template(yaml.safe_load(task)["doc_to_choice"]).render(given))  # as lm-eval does
+    ids = [tokenizer(text)["input_ids"] for text in (*choices, *LINES[:2])]
+    assert ids[:2] == [[*one, 1] for one in ids[2:]]
+
+
+@pytest.mark.parametrize("name", ["run", "char", "subword"])
+def test_lm_eval_gives_the_accuracy_of_eval_syntax(levels, tmp_path, monkeypatch, task, name):
     lm_eval = pytest.importorskip("lm_eval", reason="no lm-eval")
     pytest.importorskip("datasets", reason="no datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)  # where the task's file of pairs lies
     import gatedrnn.hf  # noqa: F401 - the Auto classes know the model
 
     pairs = [(" ".join(p.good), " ".join(p.bad)) for p in agreement_pairs("simple", 40, 1)]
     lines = [json.dumps({"sentence_good": good, "sentence_bad": bad, "UID": "all"}) for good, bad in pairs]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
-    task = {
-        "task": "pairs",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"train": str(tmp_path / "pairs.jsonl")}},
-        "output_type": "multiple_choice",
-        "validation_split": "train",
-        "doc_to_text": "",
-        "target_delimiter": "",
-        "doc_to_target": 0,
-        "doc_to_choice": f"{{{{[sentence_good + '{end}', sentence_bad + '{end}']}}}}",
-        "metric_list": [{"metric": "acc"}],
-    }
     (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "pairs.yaml").write_text(yaml.safe_dump(task))
+    (tmp_path / "tasks" / "pairs.yaml").write_text(task)
     from lm_eval.tasks import TaskManager
 
     given = {"pretrained": exported(levels, name, tmp_path), "dtype": "float32"}

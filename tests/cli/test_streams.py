@@ -198,8 +198,7 @@ DEEP = ["[" * 4000, "[" * 50_000 + "]" * 50_000]
 )
 def test_a_value_that_cannot_be_read_is_one_line(work, tmp_path, option, value):
     arguments = ["train", "--data", work / "text", "--out", tmp_path / "run", f"{option}={value}"]
-    code = call(*arguments)[0]
-    assert code in (1, 2) and len(fails(*arguments, code=code)) < 1200
+    assert len(fails(*arguments, code=(1, 2))) < 1200
     assert not (tmp_path / "run").exists()
 
 

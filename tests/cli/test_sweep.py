@@ -10,10 +10,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from programs import start
 
 from gatedrnn import ArgumentError
 from gatedrnn.cli.main import main
-from gatedrnn.studies.sweep import Round, better_half, combinations, rounds
+from gatedrnn.studies.sweep import Round, better_half, combinations, rounds, running
 from gatedrnn.studies.sweep.running import Job, run_jobs
 from gatedrnn.training.run import locked
 
@@ -152,7 +153,17 @@ def test_a_trial_that_is_killed_is_continued_once(config, monkeypatch, capsys):
     assert error.count("killed by signal 9, and continued once") == 2 and "failed: killed by signal 9" in error
 
 
-def test_a_job_may_be_run_again(tmp_path):
+@pytest.fixture
+def brief(monkeypatch):
+    """Jobs whose processes end at once, whatever is asked of them."""
+
+    def at_once(job, environment):
+        return subprocess.Popen([sys.executable, "-S", "-c", ""], env=environment)
+
+    monkeypatch.setattr(running, "_start", at_once)
+
+
+def test_a_job_may_be_run_again(brief, tmp_path):
     ended = []
 
     def again(job, code):
@@ -165,7 +176,7 @@ def test_a_job_may_be_run_again(tmp_path):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no terminals that hang up")
 @pytest.mark.parametrize("ignored", [False, True])
-def test_the_end_of_the_terminal_is_an_interrupt_except_under_nohup(ignored, tmp_path):
+def test_the_end_of_the_terminal_is_an_interrupt_except_under_nohup(ignored, brief, tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     ended = []
 
@@ -199,15 +210,12 @@ def test_trainings_know_cells_of_one_s_own(config, monkeypatch, capsys):
 
 def test_interrupted_and_resumed_it_finds_the_best(config, capsys):
     out, given = config.parent / "out", sweep(config, "training.learning_rate=1.0e-6,0.01")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gatedrnn.cli.main", *given, "--processes", "2"],
-        stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    process = start(*given, "--processes", "2")
     begun = [out / "round-1" / f"trial-{n}" / "metrics.jsonl" for n in (1, 2)]
     deadline = time.monotonic() + 120
     while not all(file.exists() for file in begun) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.interrupt()
     _, errors = process.communicate(timeout=120)
     if process.returncode != 0:  # on a fast machine it may have ended
         assert process.returncode == 130 and "the same command resumes the sweep" in errors, errors

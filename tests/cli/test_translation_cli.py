@@ -167,8 +167,9 @@ def test_a_compressed_run_is_trained_on(run, tmp_path):
     [
         (["parse", "RUN", "-"], "must be a run of language_modelling or grammar; got a run of translation"),
         (["surprisal", "RUN"], "must be a run of language_modelling; got a run of translation"),
-        (["evaluate", "RUN", "--reset"], "--reset: applies only to runs of language_modelling; got a run of translation"),
-        (["evaluate", "RUN", "--cache", "--cache-window", "3"], "--cache: applies only to runs of language_modelling"),
+        (["evaluate", "RUN", "--reset"],
+         "--reset: applies only to runs of the task language_modelling; got a run of the task translation"),
+        (["evaluate", "RUN", "--cache", "--cache-window", "3"], "--cache: applies only to runs of the task language_modelling"),
         (["evaluate", "RUN", "--data", "nothing"], "nothing: must be a TSV file, or the common part of two files that"),
         (["translate", "RUN", "nothing.txt"], "nothing.txt"),
         (["translate", "RUN", "FILE", "--n-best", "9"], "beam.n_best: must be at most the beam's size"),
@@ -185,7 +186,7 @@ def test_what_does_not_fit_is_one_clear_line(run, file, arguments, words):
 
 def test_translate_takes_runs_that_translate(work):
     assert "must be a run of translation; got a run of language_modelling" in fails("translate", work / "run", "-")
-    assert "--beam: applies only to runs of translation" in fails("evaluate", work / "run", "--beam", "3")
+    assert "--beam: applies only to runs of the task translation" in fails("evaluate", work / "run", "--beam", "3")
 
 
 def test_text_that_does_not_fit_leaves_no_run(text, tmp_path):

@@ -1,5 +1,7 @@
 """Runs of every level beside their folders of transformers, for the tests of those."""
 
+import copy
+import functools
 import shutil
 
 from terminal import works
@@ -20,10 +22,17 @@ def export_levels(folder):
     return folder
 
 
+@functools.cache
 def loaded(folder, name):
-    """The model, the tokenizer and the run of a level."""
+    """The model, the tokenizer and the run of a level: the same for all tests, which leave them as they are."""
     place = folder / f"hf-{name}"
     return AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place), load_run(folder / name)
+
+
+def loaded_to_change(folder, name):
+    """The same, with a model and a tokenizer to be trained, resized, saved or lent to a pipeline."""
+    model, tokenizer, run = loaded(folder, name)
+    return copy.deepcopy(model), copy.deepcopy(tokenizer), run
 
 
 def copied(exported, folder, name="run"):

@@ -63,7 +63,7 @@ def main(capability: int, chosen: list[str]) -> None:
             every = variant in ("lstm", "onlstm-chunks") and not chosen
             for storage in ("bf16", "fp32", "fp16") if every else ("bf16",):
                 kinds = dict.fromkeys(kernel.arg_names, "*fp32") | dict.fromkeys(STORAGE, f"*{storage}")
-                kinds |= dict.fromkeys(("gates", "grad_gates"), "*fp32" if plan.wide else f"*{storage}")
+                kinds |= dict.fromkeys(("gates", "grad_gates"), "*fp32" if plan.gpu.wide else f"*{storage}")
                 kinds |= {"lengths": "*i64"} | dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(constants, "constexpr")
                 signature = {argument: kinds[argument] for argument in kernel.arg_names}
                 for block, warps in choices(plan) if every and storage == "bf16" else [(None, launched.warps)]:

@@ -5,13 +5,13 @@ Every ```python block of docs/add-a-cell.md runs, concatenated into one script; 
 """
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from scripts import run_script
 
+from gatedrnn.cells import CELLS
 from gatedrnn.data import Vocabulary, read_treebank
 from gatedrnn.data.characters import character_words
 from gatedrnn.models import LanguageModel, LanguageModelConfig
@@ -46,10 +46,14 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_add_a_cell_runs_as_one_script(tmp_path):
-    script = tmp_path / "mgu.py"  # a process of its own: the registry of this one stays as it is
+    script = tmp_path / "janet.py"
     script.write_text("\n\n".join(blocks("docs/add-a-cell.md")), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert done.returncode == 0, done.stderr
+    torch.manual_seed(0)
+    try:
+        code, _, err = run_script(script)
+        assert code == 0, err
+    finally:
+        CELLS._entries.pop("janet", None)
 
 
 def test_quickstart_runs(run_folder, capsys):

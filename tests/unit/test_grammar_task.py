@@ -11,7 +11,7 @@ import torch
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import DataConfig, Vocabulary, write_corpus
 from gatedrnn.data.ragged import Ragged
-from gatedrnn.data.sentences import GrammarDataConfig, WholeSentences, by_room, of_length, split
+from gatedrnn.data.sentences import GrammarDataConfig, by_room, of_length, sentence_batches, split
 from gatedrnn.models.grammar import LONGEST, Grammar, GrammarConfig
 from gatedrnn.studies.parsing import parse_by_grammar, parse_lines_by_grammar, voter_weights
 from gatedrnn.tasks import GrammarInduction
@@ -182,7 +182,7 @@ def test_sentences_of_some_length_are_chosen():
 
 def test_an_epoch_has_every_sentence_once_padded_and_shared_out():
     tokens = of_length(TOKENS, EOS, 2, 4)
-    batches = WholeSentences(tokens, 3, EOS, 1, 1)
+    batches = sentence_batches(tokens, 3, EOS, 1, 1)
     found = []
     for batch in (batches[k] for k in range(len(batches))):
         assert batch.count == batch.lengths_B.sum() and batch.steps == batch.lengths_B.max()

@@ -272,7 +272,7 @@ def test_weights_that_are_not_finite(tmp_path, value):
         ({"optoins": {}}, r"^model\.optoins: unknown key\. Did you mean 'options'\?"),
         ({"options": {"chunk_sise": 2}}, r"^model\.options\.chunk_sise: unknown key\. Did you mean 'chunk_size'\?"),
         ({"options": {"chunk_size": "2"}}, r"^model\.options\.chunk_size: must be an integer; got '2'"),
-        ({"options": {"split_points": True}}, r"^model\.options\.split_points: must be a word; got True"),
+        ({"options": {"split_points": True}}, r"^model\.options\.split_points: must be text; got True"),
         ({"options": {"split_points": "any"}}, r"split_points: must be one of paper, free; got 'any'"),
         ({"options": [2]}, r"^model\.options: must be a mapping of keys to values; got \[2\]"),
         ({"cell": "mgu", "options": {"depth": 2}}, r"^model\.options\.depth: unknown key\. mgu has no options"),
@@ -290,7 +290,7 @@ def test_weights_that_are_not_finite(tmp_path, value):
         ({"hidden_sizes": [8, 0]}, r"^model\.hidden_sizes: must be a positive integer; got 0"),
         ({"vocabulary_size": None}, r"^model\.vocabulary_size: must be set"),
         ({"options": {"chunk_size": 4}}, r"must divide hidden_size; got hidden_size=6, chunk_size=4\. Try 2 or 3\."),
-        ({"cell": [1], "gates": {}}, r"^model\.cell: must be a word; got \[1\]"),
+        ({"cell": [1], "gates": {}}, r"^model\.cell: must be text; got \[1\]"),
     ],
 )
 def test_wrong_configuration(saved, change, message):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatedrnn.core.errors import DataError
-from gatedrnn.data.labelled import LabelledPairs, PairBatches, find_pairs
+from gatedrnn.data.labelled import LabelledPairs, find_pairs, pair_batches
 from gatedrnn.data.logic import (
     LABELS,
     FormulaError,
@@ -165,7 +165,7 @@ def test_batches_hold_every_pair_once_and_depend_on_seed_and_epoch():
     arrays = LabelledPairs(pairs, vocabulary)
 
     def read(epoch, parts=1):
-        batches = PairBatches(arrays, 16, 1, epoch)
+        batches = pair_batches(arrays, 16, 1, epoch)
         assert len(batches) == 7
         found = []
         for k in range(len(batches)):

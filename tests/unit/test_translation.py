@@ -330,7 +330,9 @@ def test_other_places_of_parallel_text(tmp_path):
     ):
         read_text_pair(tmp_path / "none", data)
     assert read_split(tmp_path, "test", data) is None
-    with pytest.raises(ArgumentError, match=r"data\.columns: must name data\.source and data\.target; got en, fr"):
+    with pytest.raises(
+        ArgumentError, match=r"data\.columns: must name data\.source and data\.target, each once; got en, fr"
+    ):
         ParallelDataConfig("x", "de", "en", ("en", "fr"))
     with pytest.raises(ArgumentError, match=r"data\.target: must differ from data\.source"):
         ParallelDataConfig("x", "de", "de")

@@ -119,6 +119,7 @@ SPOKEN = [
     "cannot gimme lemme gotta don't I'd've y'all's \" a \" b \"",
     "",
     "a\u2026b\u2013c --- ** & @ # 50% \u00b2% .. . ? .)",
+    "A (constructor) has toString, valueOf and hasOwnProperty: $constructor!",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The commands, a room each, which is imported when its command is given. A further one is a file and a line here."""
+"""The commands, a module each, which is imported when its command is given. A further one is a file and a line here."""
 
 import importlib
 from keyword import iskeyword
@@ -29,13 +29,13 @@ COMMANDS = {
 """What each does, as `--help` lists them."""
 
 
-class Room(Protocol):
-    """A command's module.
+class CommandModule(Protocol):
+    """What a command's module has.
 
     Attributes: Options: a dataclass of its arguments, see `gatedrnn.cli.arguments`.
 
-    Two functions more are called where a room has them, as `train` has: `prepare(arguments)` gives arguments as they can be read
-    and fields of `Options` that they decide; `add_sections(parser, arguments)` adds what is no field.
+    Two functions more are called where a module has them, as `train` has: `prepare(arguments)` gives arguments as they can be
+    read and fields of `Options` that they decide; `add_sections(parser, arguments)` adds what is no field.
     """
 
     Options: Any
@@ -49,7 +49,7 @@ class Room(Protocol):
         ...
 
 
-def room(name: str) -> Room:
-    """A command's."""
+def command_module(name: str) -> CommandModule:
+    """The module of the command `name`."""
     module = name.replace("-", "_") + "_" * iskeyword(name)
-    return cast(Room, importlib.import_module(f"{__name__}.{module}"))
+    return cast(CommandModule, importlib.import_module(f"{__name__}.{module}"))

@@ -16,14 +16,19 @@ class Options(arguments.Options):
 
     shape: tuple[str, ...] = option(
         (),
-        f"shape to measure, repeatable: {', '.join(SHAPES)}, or one layer such as H1150-B20-T70[-inference] [S3]",
+        f"shape to measure, repeatable: {', '.join(SHAPES)}, or one layer such as H1150-B20-T70[-inference]; S1 and S2 train "
+        "layers 400-1150-1150-400 for 70 steps on batches of 20 and of 80, S3 layers 256-256-256 for 35 steps on batches of 32 "
+        "[S3; with --device cuda S1, S2 and a grid of single layers]",
         "NAME",
     )
     cell: tuple[str, ...] = option((), f"cell to measure, repeatable: {', '.join(CELLS)} [all]", "NAME")
     backend: tuple[str, ...] = option(
-        (), "backend to measure, repeatable: cpu, triton, torch, reference, compiled [by device]", "NAME"
+        (),
+        "backend to measure, repeatable: cpu, triton, torch, reference, compiled [cpu and reference; with --device cuda triton, "
+        "reference and, for S1 and S2, compiled]",
+        "NAME",
     )
-    device: str = option("cpu", "cpu or cuda [cpu]; cuda takes a grid of shapes", "NAME")
+    device: str = option("cpu", "device to measure on: cpu or cuda", "NAME")
     runs: int = option(9, "timed runs of each, interleaved; the median is reported")
     mm: bool = option(False, "also time the matrix products with torch.mm")
     parts: bool = option(False, "also time each part of the matrix products by itself")

@@ -15,11 +15,12 @@ from rich.table import Table
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, place, settings
-from gatedrnn.cli.text import GO_ON, check_recurrent
+from gatedrnn.cli.output import show_table, status
+from gatedrnn.cli.text import GO_ON, check_recurrent, run_names
 from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.core.files import write_json, write_text, write_with
+from gatedrnn.core.files import write_json, write_text
 from gatedrnn.data.text import rereadable
 from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
 from gatedrnn.studies.compression import METHODS, WEIGHTS, Projection, Scheme, compressed, published
@@ -64,7 +65,7 @@ class Options(arguments.Options):
     )
     data: str | None = option(None, "text to measure on [the run's validation text]", "FILE")
     out: str | None = option(
-        None, "folder for the compressed run; with --table, for table.md, table.json and table.png", "DIR"
+        None, "folder for the compressed run; with --table, for table.md, .json, .pdf, .png and .svg", "DIR"
     )
     table: bool = option(False, "compare round, round & clip, SVD, SVD+, bf16, int8 and int4 in a table")
     retrain: int = option(0, "epochs of further training, with the weights projected at every step", "EPOCHS")
@@ -91,12 +92,11 @@ def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
     text = _text(run, options.data)
     if not (options.resume and options.retrain):
         check_free(out)
-    console = Console(stderr=True, quiet=options.json)
-    with console.status(f"measuring {folder}"):
+    with status(f"measuring {folder}", quiet=options.json):
         before = _measured(run, folder, text)
     if options.retrain:
         _retrain(run, scheme, options, out)
-    with console.status(f"compressing {folder}"):
+    with status(f"compressing {folder}", quiet=options.json):
         record = _compressed(run, scheme, options, text, before)
     if record["bytes_after"] >= record["bytes_before"]:
         made = "compress the run that it was made from, or use" if _is_compressed(run) else "use"
@@ -167,7 +167,7 @@ def _compressed(run: Run, scheme: Scheme, options: Options, text: Any, before: d
             return record
         check_free(out)  # again: it may have been trained into
         try:
-            _write(run, run.folder, out, scheme)
+            _write(run, out, scheme)
             return told()
         except BaseException:  # whatever stops it: no half-written run stays
             for name in (*LISTED, CHECKSUMS_FILE):
@@ -219,12 +219,12 @@ def _text(run: Run, path: str | None) -> Any:
         return None
 
 
-def _write(run: Run, folder: Path, out: Path, scheme: Scheme) -> None:
+def _write(run: Run, out: Path, scheme: Scheme) -> None:
     """A run's folder with its weights in a small form; the weights last, so that a run is whole or none."""
     kept = compressed(run.model, scheme)
     for name in LISTED:
-        if name != WEIGHTS_FILE and (folder / name).exists():
-            write_text(out / name, (folder / name).read_text(encoding="utf-8"))
+        if name != WEIGHTS_FILE and (run.folder / name).exists():
+            write_text(out / name, (run.folder / name).read_text(encoding="utf-8"))
     save_tensors(out, kept)
     accept_run(out)
 
@@ -259,7 +259,8 @@ def _table(options: Options) -> list[dict[str, Any]]:
         got = ", ".join(f"{run.folder} of {run.config.task}" for run in runs)
         raise ArgumentError("compress --table", "needs runs of one task", got, "Run it once per task")
     text = None if options.data is None else rereadable(options.data)
-    rows = [row for run in runs for row in _rows(run, options, text)]
+    named = zip(run_names(options.runs), runs, strict=True)
+    rows = [row for name, run in named for row in _rows(name, run, options, text)]
     if options.out:
         write_json(Path(options.out) / "table.json", rows)
         write_text(Path(options.out) / "table.md", _markdown(rows))
@@ -275,10 +276,11 @@ def _show_table(rows: list[dict[str, Any]]) -> None:
         table.add_column(name, overflow="fold", justify="left" if name in ("run", "scheme") else "right")
     for row in rows:
         table.add_row(*map(escape, _cells(row)))
-    Console(width=max(Console().width, 110)).print(table)
+    show_table(table)
 
 
-def _rows(run: Run, options: Options, path: Any) -> Iterator[dict[str, Any]]:
+def _rows(name: str, run: Run, options: Options, path: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a run. Args: name: by which the table calls it."""
     text, rated = _text(run, path), TASKS[run.config.task].rated
     if text is None:
         raise ArgumentError(
@@ -286,36 +288,33 @@ def _rows(run: Run, options: Options, path: Any) -> Iterator[dict[str, Any]]:
         )
     hidden = max(run.config.model.hidden_sizes)
     schemes: dict[str, Scheme | None] = {"original": None} | published(hidden, run.config.task)
-    schemes |= {name: Scheme(name) for name in _WHOLE}
+    schemes |= {each: Scheme(each) for each in _WHOLE}
     first = 0.0
-    for name, scheme in schemes.items():
-        with (
-            Console(stderr=True, quiet=options.json).status(f"{run.folder}: {name}"),
-            _copy(run, scheme) as (copy, folder),
-        ):
+    for title, scheme in schemes.items():
+        with status(f"{run.folder}: {title}", quiet=options.json), _copy(run, scheme) as copy:
             score, _ = _rate(copy, text, _TOGETHER)
             first = first or score
             rank = f" (rank {scheme.rank})" if scheme and scheme.rank else ""
             yield {
-                "run": run.folder.name,
-                "scheme": name + rank,
+                "run": name,
+                "scheme": title + rank,
                 rated: score,
                 "change_percent": 100 * (score / first - 1) if first else 0.0,
-                "bytes": (folder / WEIGHTS_FILE).stat().st_size,
+                "bytes": (copy.folder / WEIGHTS_FILE).stat().st_size,
                 "tokens_per_second_1": _speed(copy, text, 1),
                 "tokens_per_second_64": _speed(copy, text, 64),
             }
 
 
 @contextmanager
-def _copy(run: Run, scheme: Scheme | None) -> Iterator[tuple[Run, Path]]:
+def _copy(run: Run, scheme: Scheme | None) -> Iterator[Run]:
     """A run under a scheme, in a folder of its own while it is needed; the run itself for None."""
     if scheme is None:
-        yield run, run.folder
+        yield run
         return
     with tempfile.TemporaryDirectory() as folder:
-        _write(run, run.folder, Path(folder), scheme)
-        yield load_run(folder, None), Path(folder)
+        _write(run, Path(folder), scheme)
+        yield load_run(folder, None)
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[str]:
@@ -350,8 +349,6 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
 
 def _draw(rows: list[dict[str, Any]], folder: Path) -> None:
     from gatedrnn.plots.compression import change_by_bytes
-    from gatedrnn.plots.trees import save
+    from gatedrnn.plots.trees import save_all
 
-    figure = change_by_bytes(_by_run(rows), _columns(rows)[2])
-    for kind in ("pdf", "png", "svg"):
-        write_with(folder / f"table.{kind}", lambda path, kind=kind: save(figure, path, kind))
+    save_all(change_by_bytes(_by_run(rows), _columns(rows)[2]), folder, "table")

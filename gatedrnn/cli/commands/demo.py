@@ -1,5 +1,6 @@
 """`gatedrnn demo`: grammar → model → trees, agreement, report."""
 
+import shlex
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option
+from gatedrnn.cli.output import say
 from gatedrnn.core.errors import DataError, GatedRNNError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import (
@@ -64,7 +66,7 @@ def run(options: Options) -> dict[str, Any]:
     began = time.monotonic()
     _clear(folder)
     text, out = folder / "run" / "text", folder / "run"
-    _say(console, f"writing {SENTENCES['train']:,} sentences of the built-in grammar (seed {seed})")
+    say(f"writing {SENTENCES['train']:,} sentences of the built-in grammar (seed {seed})", console)
     write_corpus(text, seed, **SENTENCES)
     training = replace(TRAINING, seed=seed)
     corpus = Corpus(find_splits(text), min_count=1)
@@ -75,7 +77,7 @@ def run(options: Options) -> dict[str, Any]:
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
     trained = load_run(out)
-    _say(console, "parsing the test sentences, judging agreement pairs, drawing")
+    say("parsing the test sentences, judging agreement pairs, drawing", console)
     parsing, sentences = _parse(trained, text / "test.trees")
     perplexity = {
         split: evaluate(trained.model, corpus[split], trained.vocabulary).perplexity for split in ("valid", "test")
@@ -100,23 +102,17 @@ def run(options: Options) -> dict[str, Any]:
 
 def show(found: dict[str, Any], options: Options) -> None:
     """What came of it, and what to open."""
-    console, folder = Console(), Path(options.out)
-    scores = found["parsing"]["scores"]
+    folder, scores = Path(options.out), found["parsing"]["scores"]
     trivial = max(s["B"] for name, s in scores.items() if name not in ("model", "upper_bound"))
-    _say(
-        console,
+    say(
         f"test perplexity {found['perplexity']['test']:.2f}; F1 of its trees {scores['model']['B']:.1f} (protocol B), best"
         f" trivial parser {trivial:.1f}; simple agreement {100 * found['agreement']['simple']:.1f} %;"
-        f" {found['seconds']:.0f} s",
+        f" {found['seconds']:.0f} s"
     )
-    _say(console, f"open {folder / 'report.html'}")
+    say(f"open {folder / 'report.html'}")
     if (folder / PAGE).is_dir():
-        served = f"python -m http.server --bind 127.0.0.1 --directory {folder / PAGE}"
-        _say(console, f"to type sentences of your own, run: {served}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True)
+        served = f"python -m http.server --bind 127.0.0.1 --directory {shlex.quote(str(folder / PAGE))}"
+        say(f"to type sentences of your own, run: {served}")
 
 
 def _write_page(run: Run, folder: Path, console: Console) -> None:
@@ -126,7 +122,7 @@ def _write_page(run: Run, folder: Path, console: Console) -> None:
     try:
         export_run(run, folder, fetch=False)
     except GatedRNNError as missing:
-        _say(console, f"the page of export --to web was left out: {missing}")
+        say(f"the page of export --to web was left out: {missing}", console)
 
 
 def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -167,8 +163,11 @@ def _agreement(run: Run, construction: str, seed: int) -> dict[str, Any]:
 def _clear(folder: Path) -> None:
     """Remove an earlier, finished demo from `folder`; refuse a folder with anything else in it, or whose run was trained on."""
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    own = OWN_FILES if "results.json" in present else set()
-    if own and (folder / "run" / CONFIG_FILE).exists():
+    finished = (
+        "results.json" in present and (folder / "run" / CONFIG_FILE).is_file()
+    )  # other commands write results.json too
+    own = OWN_FILES if finished else set()
+    if finished:
         training = read_run_config(folder / "run" / CONFIG_FILE, written=True).training
         log = folder / "run" / METRICS_FILE  # a line an epoch; the configuration's may have been set back
         epochs = log.read_bytes().count(b"\n") if log.is_file() else None

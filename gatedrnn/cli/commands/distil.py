@@ -1,6 +1,5 @@
 """`gatedrnn distil`: a language model that learns the trees of a vote of runs beside its text."""
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,9 @@ from rich.progress import Progress
 
 from gatedrnn.cli.arguments import Found, option, place, required, settings
 from gatedrnn.cli.commands import train
+from gatedrnn.cli.output import say
+from gatedrnn.cli.processes import rank
+from gatedrnn.cli.text import is_grammar
 from gatedrnn.core.checksums import checksum
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Corpus
@@ -69,7 +71,7 @@ def run(options: Options) -> Found:
     runs = load_runs(options.runs, (LanguageModelling.name, GrammarInduction.name))
     for each in runs:
         each.vocabulary.require_words(f"distil {each.folder}")
-        if not _is_grammar(each) and not has_distances(each.model):
+        if not is_grammar(each) and not has_distances(each.model):
             able = ", ".join(cells_with_master_gates())
             rule, got = f"needs a cell with master gates ({able}), or a grammar", f"cell {each.model.config.cell!r}"
             raise ArgumentError(f"distil {each.folder}", rule, got, "Give another run")
@@ -91,7 +93,8 @@ def _taught(runs: list[Run], options: Options, task: Any, config: Any, out: Path
     """The task with its teacher: that of the run, which must be of the same runs, or a new one, which is kept in the run."""
     known = task.teacher or (Teacher.load(out) if options.resume else None)
     if known is None and (out / WEIGHTS_FILE).exists():
-        raise DataError(str(out), "must be a student to continue", f"a run without {TEACHER_FILE}", "Check --out")
+        rule = "must be a run that gatedrnn distil began"
+        raise DataError(str(out), rule, f"a run without {TEACHER_FILE}", "Check --out")
     how = _how(config, task, options)
     if known is not None:
         known.check_text(task.corpus, str(out))
@@ -99,7 +102,7 @@ def _taught(runs: list[Run], options: Options, task: Any, config: Any, out: Path
         return LanguageModelling(task.corpus, known)
     heights = {split: _heights(runs, task.corpus, split, console) for split in SPLITS}
     teacher = Teacher.of(task.corpus, heights, _told(runs), how)
-    if os.environ.get("RANK", "0") == "0":
+    if rank() == 0:
         with locked(out):  # the folder may have become another process's while the text was parsed
             if not options.resume:
                 check_free(out)
@@ -188,8 +191,7 @@ def _heights(runs: list[Run], corpus: Corpus, split: str, console: Console) -> n
             raise DataError(str(corpus.files[split]), "must stay as it is while it is read", got, "Start again")
         heights[ends[k] - sizes[k] : ends[k]] = spans_to_heights(voted.spans, int(sizes[k]))
     by = f"{len(runs)} runs" if len(runs) > 1 else "1 run"
-    told = f"teacher: trees of {len(kept):,} of {len(sizes):,} {SPLITS[split]} sentences by {by}"
-    console.print(told, highlight=False, soft_wrap=True)
+    say(f"teacher: trees of {len(kept):,} of {len(sizes):,} {SPLITS[split]} sentences by {by}", console)
     return heights
 
 
@@ -202,12 +204,8 @@ def _parses(run: Run, sentences: Iterator[list[str]]) -> Iterator[Any]:
     """A voter's trees, as `parse` gives them."""
     from gatedrnn.studies.parsing import parse_by_grammar, parse_sentences
 
-    parse: Any = parse_by_grammar if _is_grammar(run) else parse_sentences
+    parse: Any = parse_by_grammar if is_grammar(run) else parse_sentences
     return parse(run.model, run.vocabulary, sentences, mapping=run.config.data.mapping)
-
-
-def _is_grammar(run: Run) -> bool:
-    return run.config.task == GrammarInduction.name
 
 
 def _shown(votes: Iterator[Any], total: int, split: str, console: Console) -> Iterator[Any]:

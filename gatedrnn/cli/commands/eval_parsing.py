@@ -5,12 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
+from gatedrnn.cli.output import status
 from gatedrnn.cli.scores import print_scores, shown, write_report
-from gatedrnn.cli.text import ALGORITHM_TOLD, GATE_TOLD, LAYER_TOLD, check_gates_are_read, mapping_option
+from gatedrnn.cli.text import (
+    ALGORITHM_TOLD,
+    GATE_TOLD,
+    LAYER_TOLD,
+    check_gates_are_read,
+    is_grammar,
+    mapping_of,
+    mapping_option,
+)
 from gatedrnn.cli.votes import read_weights, weight_option, weights_told
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import read_treebank
@@ -58,7 +65,7 @@ def run(options: Options) -> Found:
     if not options.runs and not options.baseline:
         raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
     runs = load_runs(options.runs, (LanguageModelling.name, GrammarInduction.name))
-    if runs and all(map(_is_grammar, runs)):
+    if runs and all(map(is_grammar, runs)):
         check_gates_are_read(options)
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
@@ -96,10 +103,6 @@ def show(found: Found, options: Options) -> None:
     print_scores(found.record, found.more, options)
 
 
-def _is_grammar(run: Run) -> bool:
-    return run.config.task == GrammarInduction.name
-
-
 def _same_words(runs: list[Run], named: str | None) -> str:
     """The rule of which words count: `named`, else the runs' own. Raises: ArgumentError: the runs' own differ."""
     own = sorted({run.config.data.words for run in runs}) or ["ptb"]
@@ -132,7 +135,7 @@ def _sources(
     if options.select is None:
         if options.dev is not None:
             raise ArgumentError("--dev", "needs --select", "none", "Add --select layer=auto, or drop --dev")
-        layers = [[] if _is_grammar(run) else named or [default_layer(run.model)] for run in runs]
+        layers = [[] if is_grammar(run) else named or [default_layer(run.model)] for run in runs]
         return [[(layer, gate) for gate in own for layer in ls] for own, ls in zip(gates, layers, strict=True)], {}
     if options.select != "layer=auto":
         raise ArgumentError("--select", "must be layer=auto", options.select, "Or choose layers with --layer")
@@ -146,7 +149,7 @@ def _sources(
     for run, own in zip(runs, gates, strict=True):
         sources.append([])
         for gate in own:
-            how = {"gate": gate, "mapping": _mapping(run, options)}
+            how = {"gate": gate, "mapping": mapping_of(run, options)}
             by = layers_by_gold(run.model, run.vocabulary, dev, options.algorithm, **how)
             sources[-1].append((next(iter(by)), gate))
             name = str(run.folder) if len(own) == 1 else f"{run.folder}, {gate}"
@@ -158,11 +161,7 @@ def _gates(run: Run, options: Options) -> tuple[str, ...]:
     """The gates that a run is read by; none of a grammar."""
     from gatedrnn.studies.parsing import default_gate
 
-    return () if _is_grammar(run) else tuple(dict.fromkeys(options.gate)) or (default_gate(run.model),)
-
-
-def _mapping(run: Run, options: Options) -> str:
-    return options.mapping or run.config.data.mapping
+    return () if is_grammar(run) else tuple(dict.fromkeys(options.gate)) or (default_gate(run.model),)
 
 
 def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Gold], options: Options) -> Voters:
@@ -170,14 +169,14 @@ def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Go
 
     found: Voters = {}
     for run, own in zip(runs, sources, strict=True):
-        with Console(stderr=True, quiet=options.json).status(f"reading {len(gold):,} sentences with {run.folder}"):
-            if _is_grammar(run):
-                trees = grammar_trees(run.model, run.vocabulary, gold, _mapping(run, options))
+        with status(f"reading {len(gold):,} sentences with {run.folder}", quiet=options.json):
+            if is_grammar(run):
+                trees = grammar_trees(run.model, run.vocabulary, gold, mapping_of(run, options))
                 found[str(run.folder), None, ""] = trees
                 continue
             for gate in dict.fromkeys(gate for _, gate in own):
                 layers = [layer for layer, of in own if of == gate]
-                how: dict[str, Any] = {"gate": gate, "mapping": _mapping(run, options)}
+                how: dict[str, Any] = {"gate": gate, "mapping": mapping_of(run, options)}
                 readings = read_gold(run.model, run.vocabulary, gold, layers, **how)
                 found |= {(str(run.folder), layer, gate): induced_trees(readings, layer) for layer in layers}
     return found
@@ -196,7 +195,7 @@ def _ballot(voters: Voters, runs: list[Run], gold: list[Gold], told: dict[str, f
 
 
 def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options) -> dict[str, Any]:
-    mappings = sorted({_mapping(run, options) for run in runs})
+    mappings = sorted({mapping_of(run, options) for run in runs})
     head: dict[str, Any] = {"sentences": result.sentences, "algorithm": options.algorithm, "layer": None}
     gates = [*dict.fromkeys(gate for run in runs for gate in _gates(run, options))]
     head |= {"gate": gates[0] if len(gates) == 1 else gates or None, "max_words": result.max_words, "words": words}
@@ -271,12 +270,12 @@ def _seen(runs: list[Run], voters: Voters, gold: list[Gold], options: Options) -
     """Gates and distances of each sentence in the first run that has them; none where every run is a grammar."""
     from gatedrnn.studies.parsing import read_gold
 
-    run = next((run for run in runs if not _is_grammar(run)), None)
+    run = next((run for run in runs if not is_grammar(run)), None)
     if run is None:
         return [{"gates": {}, "distances": []} for _ in gold]
     layer, gate = next((layer, gate) for folder, layer, gate in voters if folder == str(run.folder))
     every = range(1, len(run.model.layers) + 1)
-    how: dict[str, Any] = {"gate": gate, "mapping": _mapping(run, options), "keep_gates": True}
+    how: dict[str, Any] = {"gate": gate, "mapping": mapping_of(run, options), "keep_gates": True}
     readings = read_gold(run.model, run.vocabulary, gold, [*every, layer], **how)
     return [
         {

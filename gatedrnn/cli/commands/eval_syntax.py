@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place
+from gatedrnn.cli.output import say, show_table
 from gatedrnn.cli.suites import judge_suites, print_suites
-from gatedrnn.cli.text import mapping_option
+from gatedrnn.cli.text import mapping_of, mapping_option, run_names
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import CONSTRUCTIONS, DEEPER, MinimalPair, agreement_pairs, read_pairs
+from gatedrnn.plots.numbers import counts, percent
 from gatedrnn.studies.syntax import METHODS, UNKNOWN
 from gatedrnn.training.run import load_runs
 
@@ -72,7 +73,7 @@ def show(found: Found, options: Options) -> None:
         return
     _print_table(found.more, options)
     if options.out:
-        Console().print(f"open {Path(options.out) / 'report.html'}", highlight=False, soft_wrap=True)
+        say(f"open {Path(options.out) / 'report.html'}")
 
 
 def _check(options: Options) -> None:
@@ -92,7 +93,7 @@ def _judged(run: Any, pairs: list[MinimalPair], options: Options) -> dict[str, A
     from gatedrnn.studies.syntax import evaluate_pairs
 
     quiet = options.json or not sys.stderr.isatty()
-    mapping = options.mapping or run.config.data.mapping
+    mapping = mapping_of(run, options)
     result = evaluate_pairs(
         run.model,
         run.vocabulary,
@@ -114,21 +115,19 @@ def _own(constructions: Iterable[str]) -> Iterable[MinimalPair]:
 
 
 def _print_table(found: dict[str, dict[str, Any]], options: Options) -> None:
-    names = [Path(name).name for name in found]
-    titles = names if len(set(names)) == len(names) else list(found)
     table = Table(title=f"share of pairs judged correctly, in percent ({escape(_how(found, options))})")
     table.add_column("phenomenon", overflow="fold")
-    for name in titles if len(found) > 1 else ["accuracy"]:
+    for name in run_names([*found]) if len(found) > 1 else ["accuracy"]:
         table.add_column(escape(name), justify="right", overflow="fold")
     for name in ("pairs", "skipped", "identical"):
         table.add_column(name, justify="right")
     first, *_ = found.values()
     for name in first["phenomena"]:
         each = [one["phenomena"][name] for one in found.values()]
-        counts = [_counts(each, key) for key in ("pairs", "skipped", "identical")]
-        table.add_row(escape(name), *(_percent(judged["accuracy"]) for judged in each), *counts)
-    table.add_row("mean of the phenomena", *(_percent(one["macro_accuracy"]) for one in found.values()), "", "", "")
-    Console(width=max(Console().width, 120)).print(table)
+        numbers = [counts(each, key) for key in ("pairs", "skipped", "identical")]
+        table.add_row(escape(name), *(percent(judged["accuracy"]) for judged in each), *numbers)
+    table.add_row("mean of the phenomena", *(percent(one["macro_accuracy"]) for one in found.values()), "", "", "")
+    show_table(table, 120)
 
 
 def _how(found: dict[str, dict[str, Any]], options: Options) -> str:
@@ -145,12 +144,3 @@ def _report(folder: Path, record: dict[str, Any], found: dict[str, dict[str, Any
     about = {"how": f"Share of pairs whose grammatical sentence is the more probable one: {_how(found, options)}."}
     write_syntax_report(folder, found, about | {"pairs": name, "command": options.said})
     write_json(folder / "results.json", record)
-
-
-def _counts(each: list[dict[str, Any]], key: str) -> str:
-    """A count, or those of runs that differ."""
-    return " / ".join(dict.fromkeys(f"{judged[key]:,}" for judged in each))
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"

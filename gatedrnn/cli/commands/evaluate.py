@@ -4,13 +4,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, settings
-from gatedrnn.cli.text import BEAM_NAMES, TOKENIZE
+from gatedrnn.cli.output import status
+from gatedrnn.cli.text import BEAM_NAMES, TOKENIZE, run_names
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.files import write_json, write_with
+from gatedrnn.core.files import write_json
 from gatedrnn.data.text import rereadable
 from gatedrnn.models.beam import Beam
 from gatedrnn.tasks import TASKS
@@ -66,7 +65,7 @@ def run(options: Options) -> Found:
     runs = load_runs(options.runs, None)
     for each in runs:
         _check_read(each, options)
-    path = rereadable(options.data) if options.data else None
+    path = None if options.data is None else rereadable(options.data)
     found = {name: _evaluated(each, path, options) for name, each in zip(options.runs, runs, strict=True)}
     records = {name: each.record for name, each in found.items()}
     record = next(iter(records.values())) if len(records) == 1 else {"runs": records}
@@ -89,8 +88,9 @@ def _check_read(run: Run, options: Options) -> None:
     for name, tasks in _READERS.items():
         said = next((n for n in (name, *own[name]) if n in options.given), None)
         if said is not None and name not in task.reads:
-            flag, rule = f"--{said.replace('_', '-')}", f"applies only to runs of {' and '.join(tasks)}"
-            raise ArgumentError(flag, rule, f"a run of {task.name}", f"Drop {flag}")
+            kinds = f"task {tasks[0]}" if len(tasks) == 1 else f"tasks {' and '.join(tasks)}"
+            flag, rule = f"--{said.replace('_', '-')}", f"applies only to runs of the {kinds}"
+            raise ArgumentError(flag, rule, f"a run of the task {task.name}", f"Drop {flag}")
 
 
 def _evaluated(run: Run, path: Any, options: Options) -> Evaluation:
@@ -99,7 +99,7 @@ def _evaluated(run: Run, path: Any, options: Options) -> Evaluation:
     how = {name: getattr(options, name) for name in task.reads}
     if options.temperature == "auto":
         how["valid"] = task.text(run.vocabulary, run.config.data, run.text_folder, split="valid")
-    with Console(stderr=True, quiet=options.json).status(f"reading with {run.folder}"):
+    with status(f"reading with {run.folder}", quiet=options.json):
         return task.evaluate(run.model, run.vocabulary, text, how)
 
 
@@ -109,9 +109,7 @@ def _write(folder: Path, record: dict[str, Any], records: dict[str, dict[str, An
     curves = {name: each for name, each in records.items() if "by_operators" in each}
     if curves:
         from gatedrnn.plots.accuracy import by_operators
-        from gatedrnn.plots.trees import save
+        from gatedrnn.plots.trees import save_all
 
-        short = {Path(name).name: each for name, each in curves.items()}
-        figure = by_operators(short if len(short) == len(curves) else curves)
-        for kind in ("pdf", "png", "svg"):
-            write_with(folder / f"accuracy.{kind}", lambda path, kind=kind: save(figure, path, kind))
+        figure = by_operators(dict(zip(run_names([*curves]), curves.values(), strict=True)))
+        save_all(figure, folder, "accuracy")

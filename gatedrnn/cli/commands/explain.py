@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn import gates
 from gatedrnn.cells import CELLS
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, place
+from gatedrnn.cli.output import show_table
 from gatedrnn.compiler import compile_cell, kept
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import Recurrent, RecurrentBase
@@ -38,12 +39,13 @@ def show(found: dict[str, Any], options: Options) -> None:
     if options.kernel:
         print(found["kernel"])
         return
-    table = Table(title=found["title"], show_lines=False)
-    for column in ("what", "how", "where"):
+    columns = ("what", "how", "where")
+    table = Table(title=escape(found["title"]), show_lines=False)
+    for column in columns:
         table.add_column(column, overflow="fold")
     for hop in found["hops"]:
-        table.add_row(hop["what"], hop["how"], hop["where"])
-    Console(width=max(Console().width, 130)).print(table)
+        table.add_row(*(escape(hop[column]) for column in columns))
+    show_table(table, 130)
 
 
 def hops(name: str) -> dict[str, Any]:

@@ -43,7 +43,8 @@ def run(options: Options) -> dict[str, Any]:
     for name, forms in _OPTIONS.items():
         if name in options.given and options.to not in forms:
             raise ArgumentError(f"--{name}", f"needs --to {' or '.join(forms)}", options.to, f"Leave --{name} out")
-    how = {name: value for name, value in (("int8", options.int8), ("runtime", options.runtime)) if value}
+    values = {"int8": options.int8, "runtime": options.runtime}
+    how = {name: value for name, value in values.items() if value not in (False, None)}
     out = Path(options.out)
     run = load_run(options.run, None)
     check_recurrent("export", run)

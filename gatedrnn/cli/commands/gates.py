@@ -1,27 +1,29 @@
 """`gatedrnn gates`: what the gates of runs do over a text and in sentences, as figures and JSON."""
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, place
-from gatedrnn.cli.text import mapping_option
+from gatedrnn.cli.output import say, show_table, status
+from gatedrnn.cli.text import mapping_option, run_names
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.files import write_json, write_with
+from gatedrnn.core.files import write_json
 from gatedrnn.data.text import rereadable
 from gatedrnn.tasks import TASKS
 from gatedrnn.training.run import Run, load_runs
 
 _STRETCHES = 20
 _KINDS = ("pdf", "png", "svg")
+_RECORD = "gates.json"
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Options(arguments.Options):
 def run(options: Options) -> dict[str, Any]:
     """What the gates do, by run; figures and `gates.json` are written. Raises: ArgumentError: options that do not fit."""
     from gatedrnn.plots.gates import COLORS
+    from gatedrnn.plots.trees import save_all
 
-    names = [Path(folder).name for folder in options.runs]
-    names = names if len(set(names)) == len(names) else list(options.runs)
+    names = run_names(options.runs)
     if len(names) > len(COLORS):
         raise ArgumentError("gates", f"takes 1 to {len(COLORS)} runs", len(names), "Give fewer runs")
     if not options.data and not options.sentence:
@@ -61,23 +63,32 @@ def run(options: Options) -> dict[str, Any]:
         name: {"layers": _layers(run, options), "sentences": _sentences(run, options)} for name, run in runs.items()
     }
     folder = Path(options.out)
-    write_json(folder / "gates.json", record)
+    _clear(folder)
+    write_json(folder / _RECORD, record)
     for name, figure in _figures(record):
-        for kind in _KINDS:
-            write_with(folder / f"{name}.{kind}", partial(_saved, figure, kind))
+        save_all(figure, folder, name, _KINDS)
     return record
 
 
 def show(found: dict[str, Any], options: Options) -> None:
     """A table, and where the figures are."""
     _print(found)
-    Console().print(f"figures and gates.json are in {Path(options.out)}", highlight=False, soft_wrap=True)
+    say(f"figures and {_RECORD} are in {Path(options.out)}")
 
 
-def _saved(figure: Any, kind: str, path: Path) -> None:
-    from gatedrnn.plots.trees import save
+def _clear(folder: Path) -> None:
+    """Remove the figures of an earlier call, as its record names them: it may have had more sentences or runs."""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # no record, or none of this command
+        before = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        sentences = [_sentence(before, run, k) for run in before for k in range(1, 1 + len(before[run]["sentences"]))]
+        for name in ("histograms", "update-frequency", *sentences):
+            for kind in _KINDS:
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
 
-    save(figure, path, kind)
+
+def _sentence(record: dict[str, Any], run: str, number: int) -> str:
+    """The name of a sentence's figure."""
+    return f"sentence-{number}" + (f"-{run.replace('/', '-').strip('-')}" if len(record) > 1 else "")
 
 
 def _layers(run: Run, options: Options) -> list[dict[str, Any]]:
@@ -88,7 +99,7 @@ def _layers(run: Run, options: Options) -> list[dict[str, Any]]:
     task, size = TASKS[run.config.task], _STRETCHES if options.batch_size is None else options.batch_size
     positive_int("gates.batch_size", size)
     text = task.text(run.vocabulary, run.config.data, run.text_folder, path=options.data)
-    with Console(stderr=True, quiet=options.json).status(f"reading {options.data} with {run.folder}"):
+    with status(f"reading {options.data} with {run.folder}", quiet=options.json):
         return [asdict(layer) for layer in collect(task.gates(run.model, run.vocabulary, text, size))]
 
 
@@ -107,15 +118,14 @@ def _figures(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "histograms", histograms(layers)
         if any(layer["update_frequency"] for each in layers.values() for layer in each):
             yield "update-frequency", update_frequencies(layers)
-    for name, found in record.items():
-        suffix = f"-{name.replace('/', '-').strip('-')}" if len(record) > 1 else ""
+    for run, found in record.items():
         for number, sentence in enumerate(found["sentences"], 1):
-            rows, written = _rows(sentence), sentence.get("translation")
+            rows, written, name = _rows(sentence), sentence.get("translation"), _sentence(record, run, number)
             if written:
                 sides = (sentence["words"], rows), (written["words"], _rows(written))
-                yield f"sentence-{number}{suffix}", attention_and_gates(*sides, sentence["attention"])
+                yield name, attention_and_gates(*sides, sentence["attention"])
             elif rows:
-                yield f"sentence-{number}{suffix}", gates_of_words(sentence["words"], rows)
+                yield name, gates_of_words(sentence["words"], rows)
 
 
 def _rows(sentence: dict[str, Any]) -> dict[str, list[float]]:
@@ -146,4 +156,4 @@ def _print(record: dict[str, Any]) -> None:
                 cells = [f"{gate['mean']:.3f}", f"{low:.1f}", f"{high:.1f}", f"{100 - low - high:.1f}"]
                 table.add_row(escape(run), layer["name"], name, *cells, "" if split is None else f"{split:.3f}")
     if table.row_count:
-        Console(width=max(Console().width, 110)).print(table)
+        show_table(table)

@@ -37,7 +37,7 @@ def run(options: Options) -> Found:
     prompt = prompt_tokens(run.vocabulary, options.prompt)
     ids = generate(
         run.model,
-        [run.vocabulary.ids[EOS], *prompt_ids(run.vocabulary, prompt)],
+        [run.vocabulary.ids[EOS], *prompt_ids(run.vocabulary, prompt, run.config.data.mapping)],
         temperature=options.temperature,
         top_k=options.top_k,
         top_p=options.top_p,

@@ -17,6 +17,8 @@ from gatedrnn.cli.text import (
     check_gates_are_read,
     conllu_option,
     conllu_sentences,
+    is_grammar,
+    mapping_of,
     mapping_option,
     nothing,
 )
@@ -59,7 +61,7 @@ def run(options: Options) -> Found:
     folders, file = _split(options.runs)
     weights = read_weights(options.weight)
     runs = load_runs(folders, (LanguageModelling.name, GrammarInduction.name))
-    if all(run.config.task == GrammarInduction.name for run in runs):
+    if all(map(is_grammar, runs)):
         check_gates_are_read(options)
     if is_conllu(file):
         sentences, again = tee(conllu_sentences(file))
@@ -87,8 +89,8 @@ def _parses(run: Run, text: Iterator[Any], split: bool, options: Options) -> tup
     """The parses of one run, of sentences where the text is split into words, else of lines; and how they are read."""
     from gatedrnn.studies import parsing
 
-    how: dict[str, Any] = {"mapping": options.mapping or run.config.data.mapping}
-    if run.config.task == GrammarInduction.name:
+    how: dict[str, Any] = {"mapping": mapping_of(run, options)}
+    if is_grammar(run):
         parse = parsing.parse_by_grammar if split else parsing.parse_lines_by_grammar
         return parse(run.model, run.vocabulary, text, **how), how
     layer = parsing.default_layer(run.model) if options.layer is None else parsing.layer_named(options.layer)

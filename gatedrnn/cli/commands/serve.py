@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, place, settings
+from gatedrnn.cli.text import run_names
 from gatedrnn.serve import Limits
-from gatedrnn.training.run import Run, load_runs
+from gatedrnn.training.run import load_runs
 
 _NAMES = {
     name: name
@@ -35,7 +35,7 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
     """A record when it listens, and one at the end. Raises: ArgumentError: a library is missing, or the port is taken."""
     from gatedrnn.serve.server import address, bind, loopback, serve
 
-    runs = _named(load_runs(options.runs), options.runs)
+    runs = dict(zip(run_names(options.runs), load_runs(options.runs), strict=True))
     with bind(options.host, options.port) as bound:
         if not loopback(bound.getsockname()[0]):
             told = "every machine that reaches this address can use the server; it asks for no password"
@@ -52,10 +52,3 @@ def show(found: Iterator[dict[str, Any]], options: Options) -> None:
     print(f"serving {', '.join(begun['models'])} at {begun['url']}/v1; Ctrl-C ends it", flush=True)
     for ended in found:
         print(f"ended: {ended['completions']:,} completions, {ended['new_tokens']:,} tokens")
-
-
-def _named(runs: list[Run], places: tuple[str, ...]) -> dict[str, Run]:
-    """Each run by its folder's name; by the path as given where two folders have one name."""
-    names = [Path(place).resolve().name for place in places]
-    unique = [name if names.count(name) == 1 else place for name, place in zip(names, places, strict=True)]
-    return dict(zip(unique, runs, strict=True))

@@ -20,7 +20,7 @@ class Options(arguments.Options):
     """Of which run and text."""
 
     run: str = run_place()
-    file: str = text_place()
+    file: str = text_place(conllu=True)
     carried: bool = option(False, "carry the state on from sentence to sentence instead of resetting it")
     tokens: bool = option(False, "print one row per token instead of one per word")
     layer: str | None = option(

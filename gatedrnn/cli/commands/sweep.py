@@ -47,7 +47,8 @@ def run(options: Options) -> Found:
     plan = rounds(len(trials), positive_number("--minutes", options.minutes), processes)
     configs = {trial.number: _config(options, trial) for trial in trials}
     settings = {"config": read_yaml(Path(options.config)) or {}, "over": list(options.over), "minutes": options.minutes}
-    settings |= {"data": options.data and str(Path(options.data).absolute()), "processes": processes}
+    data = None if options.data is None else str(Path(options.data).absolute())
+    settings |= {"data": data, "processes": processes}
     with TemporaryDirectory() as folder:
         measure = _checked(configs, Path(folder), options.data is not None)
     out.mkdir(parents=True, exist_ok=True)
@@ -61,9 +62,9 @@ def run(options: Options) -> Found:
             raise KeyboardInterrupt("the same command resumes the sweep") from None
         best = better_half(sweep.scores(len(plan)), 1, sweep.higher)[0]
         if sweep.scores(len(plan))[best] is None:
-            raise DataError(
-                str(out), "must have at least one trial with a score", "none", f"See {out}/round-1/trial-1.log"
-            )
+            log = out / f"round-{len(plan)}" / f"trial-{best}.log"
+            advice = f"See {log}. To train these trials again, delete {out} or choose another --out"
+            raise DataError(str(out), f"must have at least one trial with a score in round {len(plan)}", "none", advice)
         write_with(out / "sweep.png", sweep.draw)
     record = {"measure": f"valid_{measure}", "best": sweep.row(len(plan), best), "trials": sweep.rows(len(plan))}
     return Found(record, measure)
@@ -138,7 +139,7 @@ class _Sweep:
         name = f"{folder.name}/trial-{number}"
         run, training = self.out / name, ["--training.minutes", repr(plan.minutes)]
         resume = ["--resume"] if (run / CONFIG_FILE).exists() else []
-        data = ["--data", self.settings["data"]] if self.settings["data"] else []
+        data = [] if self.settings["data"] is None else ["--data", self.settings["data"]]
         known = [part for file in imported_files() for part in ("--import", str(file))]
         given = [*known, "--config", str(self.out / f"trial-{number}.yaml"), *data, *training]
         return Job(name, ["train", *given, "--out", str(run), *resume], folder / f"trial-{number}.log")
@@ -237,9 +238,35 @@ def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         raise DataError(str(file), "must be JSON", "another text", "Choose another --out") from None
-    if not isinstance(found, dict) or found.get("settings") != json.loads(json.dumps(settings)):
-        raise DataError(str(out), "must hold a sweep with the same settings", "other settings", "Choose another --out")
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in ("settings", "results")):
+        raise DataError(str(file), "must be what a sweep wrote", "other JSON", "Choose another --out")
+    if others := _differing(json.loads(json.dumps(settings)), found["settings"]):
+        advice = "Give the same settings, or choose another --out"
+        raise DataError(str(out), "must hold a sweep with the same settings", "; ".join(others), advice)
     return found["results"]
+
+
+def _differing(settings: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Each setting that differs, with its value and the one before."""
+    new, old = _by_key(settings), _by_key(before)
+    names = [name for name in dict.fromkeys([*new, *old]) if new.get(name) != old.get(name)]
+    return [f"{name} {_shown(new.get(name))}, and {_shown(old.get(name))} before" for name in names]
+
+
+def _by_key(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by option, and the values of the configuration by key, such as model.cell."""
+    found = {f"--{name}": value for name, value in settings.items() if name != "config"}
+    left = [("", settings.get("config"))]
+    for key, value in left:
+        if isinstance(value, dict):
+            left += [(f"{key}.{name}".lstrip("."), inner) for name, inner in value.items()]
+        else:
+            found[key] = value
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def _last_line(log: Path) -> str:

@@ -17,6 +17,8 @@ from rich.console import Console
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, section
+from gatedrnn.cli.output import say
+from gatedrnn.cli.processes import processes, rank
 from gatedrnn.cli.text import GO_ON
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
@@ -91,6 +93,7 @@ def run(options: Options, teach: Teach | None = None) -> Found:
     data = config.data.folder
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to continue", "no --out", "Write --out RUN --resume")
+    _check_shared(options, data)
     out = Path(options.out) if options.out else _free(Path("runs") / (Path(data).resolve().name if data else "grammar"))
     if not options.resume:
         check_free(out)
@@ -103,7 +106,7 @@ def run(options: Options, teach: Teach | None = None) -> Found:
         return _train(config, out, options, teach)
     except BaseException as error:  # whatever stops it: no half-written run stays
         begun = (out / WEIGHTS_FILE).exists()
-        if not existed and not begun and _rank() == 0:
+        if not existed and not begun and rank() == 0:
             shutil.rmtree(out, ignore_errors=True)
         if begun and isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(_go_on(out, options)) from None
@@ -137,9 +140,17 @@ def _absolute(config: Any) -> Any:
     return replace(config, data=replace(data, **absolute))
 
 
-def _rank() -> int:
-    """This process's number, under torchrun; 0 is the one that writes."""
-    return int(os.environ.get("RANK", "0"))
+def _check_shared(options: Options, data: str | None) -> None:
+    """Raise ArgumentError if several processes would each choose a folder, or read a text that one of them is still writing."""
+    if processes() == 1:
+        return
+    got = f"{processes()} processes"
+    if options.out is None:
+        raise ArgumentError("train --out", "must be given where several processes train", got, "Write --out RUN")
+    if data is None and not (Path(options.out) / CONFIG_FILE).exists():
+        rule = "must be given where several processes train: only one can write the built-in text"
+        advice = "Train with one process first, then give the folder text of its run, or give a text of your own"
+        raise ArgumentError("train --data", rule, got, advice)
 
 
 def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Found:
@@ -149,9 +160,9 @@ def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Fou
     data = config.data.folder
     kind: Any = TASKS[config.task]
     check_read(kind, config.training)
-    if data is None and _rank() == 0 and not (out / CONFIG_FILE).exists():
+    if data is None and rank() == 0 and not (out / CONFIG_FILE).exists():
         _make_text(out, config)
-    console = Console(stderr=options.json, quiet=_rank() > 0)
+    console = Console(stderr=options.json, quiet=rank() > 0)
     begun = bool(checkpoints(out))
     with console.status("reading the text"):
         task = kind.open(config.data, data or out / "text", out if begun else None)
@@ -162,15 +173,15 @@ def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Fou
         task = _student(task, out, options.resume)
     doing = f"{'continuing' if begun else 'training'} {_kind(config)} {'in' if begun else 'into'} {out}"
     for line in (task.describe(), doing):
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line, console)
     with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs, task) as display:
         outcome = run_training(config, task, out, display, resume=options.resume)
     measure, stopped = task.measure, outcome.stopped
     scores: dict[str, Any] = {"run": str(out), "epochs": outcome.epochs, f"best_valid_{measure}": outcome.best}
     scores["stopped"] = stopped
-    if _rank() == 0 and "test" in task.splits and stopped != "interrupted":
+    if rank() == 0 and "test" in task.splits and stopped != "interrupted":
         scores[f"test_{measure}"] = task.score(load_run(out, None).model, config.training, "test").shown[measure]
-    if options.json and stopped == "interrupted" and _rank() == 0:
+    if options.json and stopped == "interrupted" and rank() == 0:
         print(_go_on(out, options), file=sys.stderr)
     return Found(scores, measure)
 
@@ -191,13 +202,13 @@ def _student(task: Any, out: Path, resume: bool) -> Any:
 
 def show(found: Found, options: Options) -> None:
     """A line, and how to go on."""
-    scores, measure, console = found.record, found.more, Console()
+    scores, measure = found.record, found.more
     best, test = scores[f"best_valid_{measure}"], scores.get(f"test_{measure}")
     tested = "" if test is None else f", test {test:.2f}"
     valid = "not yet validated" if best is None else f"best valid {measure} {best:.2f}{tested}"
     said = [f"{scores['stopped']}: {valid}; the run is in {scores['run']}"]
     for line in said + ([_go_on(Path(scores["run"]), options)] if scores["stopped"] == "interrupted" else []):
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def _go_on(out: Path, options: Options) -> str:

@@ -9,7 +9,8 @@ from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, run_place, settings
 from gatedrnn.cli.text import BEAM_NAMES, text_place
 from gatedrnn.core.checks import positive_int
-from gatedrnn.data import read_lines
+from gatedrnn.core.errors import DataError
+from gatedrnn.data import is_conllu, read_lines
 from gatedrnn.models.beam import Beam
 from gatedrnn.tasks.translation import TOGETHER, Translation, translations
 from gatedrnn.training.run import load_run
@@ -32,8 +33,14 @@ class Options(arguments.Options):
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
-    """A record a line; that of an empty line has no translation. Raises: ArgumentError: a value is out of range."""
+    """A record a line; that of an empty line has no translation.
+
+    Raises: ArgumentError: a value is out of range. DataError: a file of CoNLL-U, whose rows are no sentences.
+    """
     together = positive_int("--batch-size", options.batch_size)
+    if is_conllu(options.file):
+        rule, advice = "must be plain text for translate, one sentence per line", "Write its sentences to a text file"
+        raise DataError(options.file, rule, "a file of CoNLL-U", advice)
     run = load_run(options.run, Translation.name)
     languages, longest, warned = run.vocabulary, run.config.data.longest, False
     lines = (line for _, line in read_lines(options.file))

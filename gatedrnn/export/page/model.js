@@ -51,6 +51,13 @@ export async function loadModel(about, onShare) {
   return new Model(ort, session, about);
 }
 
+/** What stands between the <eos> in ids; ids without one are one sentence. */
+function sentencesOf(ids) {
+  const found = [[]];
+  for (const id of ids) id === EOS ? found.push([]) : found.at(-1).push(id);
+  return found;
+}
+
 /** One language model. Its calls run one after the other. */
 export class Model {
   constructor(ort, session, about) {
@@ -79,10 +86,14 @@ export class Model {
     return (this.last = this.last.then(run, run));
   }
 
-  /** Bits of each id and of the <eos> that ends them, all read after an <eos>. */
+  /** Bits of each id and of the <eos> that ends them; each sentence, which an <eos> ends, is read by itself after an <eos>. */
   async surprisals(ids) {
-    const { logits } = await this.call([EOS, ...ids], this.start(), ["logits"]);
-    return [...ids, EOS].map((id, row) => bitsOf(logits.data, row, this.about.tokens, id));
+    const bits = [];
+    for (const sentence of sentencesOf(ids)) {
+      const { logits } = await this.call([EOS, ...sentence], this.start(), ["logits"]);
+      bits.push(...[...sentence, EOS].map((id, row) => bitsOf(logits.data, row, this.about.tokens, id)));
+    }
+    return bits;
   }
 
   /** Of a cell with master gates, of each id: { forget, input, distances } by layer, from 1; gates are rows of `sizes[layer]`. */

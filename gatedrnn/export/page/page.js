@@ -10,7 +10,7 @@ const LONGEST = { columns: 200, tokens: 2000 };
 const PATIENCE = 200; // milliseconds after the last key
 const $ = (id) => document.getElementById(id);
 
-const page = { about: null, vocabulary: null, model: null, asked: 0, timer: 0 };
+const page = { about: null, vocabulary: null, model: null, asked: 0, line: null, reading: null, timer: 0, drawing: 0 };
 
 async function open() {
   page.about = await readAbout();
@@ -66,12 +66,13 @@ function setUp() {
   $("many-label").textContent = { word: "Words", char: "Characters", subword: "Subwords" }[about.level];
   $("sentence").addEventListener("input", soon);
   $("sentence").addEventListener("keydown", enter);
-  for (const id of ["layer", "columns", "mapped"]) $(id).addEventListener("change", read);
-  addEventListener("resize", soon);
+  $("mapped").addEventListener("change", read);
+  for (const id of ["layer", "columns"]) $(id).addEventListener("change", draw);
+  addEventListener("resize", resized);
   addEventListener("hashchange", fromAddress);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", read);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   $("copy").addEventListener("click", copy);
-  startWriting(page, () => align(page.vocabulary, line(), "number"), (error) => say(error));
+  startWriting(page, () => align(page.vocabulary, line(), page.about.mapping), (error) => say(error));
 }
 
 function fill(select, options, chosen) {
@@ -95,6 +96,14 @@ function soon() {
   page.timer = setTimeout(read, PATIENCE);
 }
 
+function resized() {
+  clearTimeout(page.drawing);
+  page.drawing = setTimeout(() => {
+    grow($("sentence"));
+    draw();
+  }, PATIENCE);
+}
+
 function enter(event) {
   if (event.key !== "Enter" || event.isComposing) return;
   event.preventDefault();
@@ -108,19 +117,21 @@ function fromAddress() {
   read();
 }
 
-/** Read the sentence; what was asked for last is shown. */
+/** Read the sentence; what was asked for last is shown. What is being written stops where the sentence is another one. */
 async function read() {
   clearTimeout(page.timer);
-  stopWriting();
+  if (line() !== page.line) stopWriting();
+  page.line = line();
   grow($("sentence"));
   const asked = ++page.asked;
   document.body.dataset.state = "reading";
   try {
     const reading = isBlank(line()) ? null : await readLine(line());
     if (asked !== page.asked) return;
+    page.reading = reading;
     $("reading").classList.toggle("empty", !reading);
     $("problem").hidden = true;
-    if (reading) say(showReading(page.about, reading, $("layer").value));
+    draw();
     history.replaceState(null, "", `#${new URLSearchParams({ sentence: line() })}`); // a link to what is shown
   } catch (error) {
     if (asked === page.asked) tell(error);
@@ -128,11 +139,18 @@ async function read() {
   if (asked === page.asked) document.body.dataset.state = "read";
 }
 
-/** What the model makes of a line: { rows, gates | outputs, bits, ... }, by the columns that are asked for. */
+/** Show the last reading: of the layer, and by the columns, that are asked for. */
+function draw() {
+  const tokensShown = $("columns").value === "tokens";
+  if (page.reading) say(showReading(page.about, { ...page.reading, tokensShown }, $("layer").value));
+}
+
+/** What the model makes of a line: { words, ids, ..., bits, layers }; null of one without a token, as of invisible characters. */
 async function readLine(text) {
   const { about, model, vocabulary } = page;
   const mapping = $("mapped").checked ? "number" : "exact";
   const written = align(vocabulary, text, mapping);
+  if (!written.ids.length) return null;
   const mapped = about.level === "word" ? align(vocabulary, text, about.mapping) : written;
   const exact = align(vocabulary, text, "exact");
   const widest = align(vocabulary, text, "number");
@@ -143,7 +161,7 @@ async function readLine(text) {
   $("mapping-part").hidden = exact.ids.every((id, k) => id === widest.ids[k]);
   const bits = await model.surprisals(written.ids);
   const layers = about.masters ? await model.gates(mapped.ids) : await model.outputs(mapped.ids);
-  return { ...written, read: mapped.tokens, bits, layers, tokensShown: $("columns").value === "tokens" };
+  return { ...written, read: mapped.tokens, bits, layers };
 }
 
 function grow(area) {

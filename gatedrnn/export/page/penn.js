@@ -6,11 +6,13 @@ const EOS = "<eos>";
 const [OPEN, CLOSE, OPEN_SINGLE] = ["``", "''", "`"];
 const EITHER = '"'; // a double quotation mark whose direction the line decides
 const DOUBLE = "\"“”„‟«»";
-const BRACKETS = { "-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}" };
+const BRACKETS = new Map([
+  ["-LRB-", "("], ["-RRB-", ")"], ["-LSB-", "["], ["-RSB-", "]"], ["-LCB-", "{"], ["-RCB-", "}"],
+]);
 const CLOSERS = new Set([CLOSE, "'", ")", "]", "}", ">"]);
 const NO_SPACE_BEFORE = new Set([".", ",", ";", ":", "?", "!", ")", "]", "}", CLOSE, "'", "..."]);
 const NO_SPACE_AFTER = new Set(["(", "[", "{", "$", "#", OPEN, OPEN_SINGLE]);
-const SHOWN = { [OPEN]: '"', [CLOSE]: '"', [OPEN_SINGLE]: "'" };
+const SHOWN = new Map([[OPEN, '"'], [CLOSE, '"'], [OPEN_SINGLE, "'"]]);
 const SECONDS = new Set(["not", "me", "na", "ta", "is", "was"]);
 const BEFORE_OPENING = "([{<-‒–—―='`/\"“„«";
 const AFTER_CLOSING = ".,;:?!)]}>'";
@@ -94,7 +96,7 @@ function cut(given) {
     if (token.length === 1 && DOUBLE.includes(token)) {
       return [quotation(token, piece.slice(0, start).slice(-1), piece.slice(start + 1, start + 2))];
     }
-    if (token in BRACKETS) return [BRACKETS[token]];
+    if (BRACKETS.has(token)) return [BRACKETS.get(token)];
     return token[0] === "<" ? [token] : cutWord(token);
   });
 }
@@ -129,10 +131,12 @@ function halved(word) {
   return found ? found.slice(1).filter(Boolean) : [word];
 }
 
+const shown = (word) => SHOWN.get(word) ?? word;
+
 function joined(words) {
   return words.reduce((text, word, k) => {
     const space = k && !isClose(words[k - 1], word) ? " " : "";
-    return text + space + (SHOWN[word] ?? word);
+    return text + space + shown(word);
   }, "");
 }
 
@@ -146,10 +150,10 @@ function isClose(before, word) {
   if (NO_SPACE_BEFORE.has(word) || (word === "%" && isDigit(last)) || isMark(word, /^[\p{Pe}\p{Pf}\p{Po}]$/u)) {
     if (word === ".") return last !== "." && before !== OPEN && before !== OPEN_SINGLE;
     const plain = /[\p{L}\p{N}]/u.test(before);
-    return plain ? becomes(before + (SHOWN[word] ?? word)) : last !== word[0];
+    return plain ? becomes(before + shown(word)) : last !== word[0];
   }
   if (NO_SPACE_AFTER.has(before) || isMark(before, /^[\p{Ps}\p{Pi}\p{Sc}]$/u) || before === "¿" || before === "¡") {
-    return becomes((SHOWN[before] ?? before) + word);
+    return becomes(shown(before) + word);
   }
   const second = SECONDS.has(word.toLowerCase()) && /\p{L}$/u.test(before);
   return (word.includes("'") || second) && becomes(before + word);

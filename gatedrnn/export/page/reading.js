@@ -184,6 +184,6 @@ function showNumbers({ about, words, bits, as, distances, brackets }) {
 function showUnknown({ level }, { words, unknown }) {
   const found = words.filter((_, k) => unknown[k]);
   $("unknown").hidden = !found.length;
-  const why = level === "word" ? "not in the vocabulary as written" : "with tokens that are not in the vocabulary";
-  $("unknown").textContent = `Dashed: ${found.map((word) => isolated(`“${word}”`)).join(", ")}, ${why}, read as <unk>.`;
+  const what = level === "word" ? "Not in the vocabulary, read as <unk> (dashed)" : "With tokens that are read as <unk> (dashed)";
+  $("unknown").textContent = `${what}: ${found.map((word) => isolated(`“${word}”`)).join(", ")}`;
 }

@@ -24,15 +24,18 @@ class PyTorch:
         x = request.x_TBD
         if x.device.type not in ("cpu", "cuda"):  # not tested there
             return f"tensors are on {x.device}"
-        if native(request.cell.step, request.spec) is None:
+        cell = native(request.cell.step, request.spec)
+        if cell is None:
             return "PyTorch has no such cell"
+        if request.params.weight_hr is not None and cell != "lstm":
+            return "PyTorch has projections of LSTMs only"
         for value, name in ((request.noise, "noise"), (request.lengths_B, "lengths"), (request.return_gates, "gates")):
             if value is not None and value is not False:
                 return f"PyTorch's kernels do not take or return {name}"
         if (request.params.bias_ih is None) != (request.params.bias_hh is None):
             return "PyTorch's kernels take both biases or none"
         if torch.compiler.is_compiling() or being_traced():
-            return "torch.compile would unroll it"
+            return "a graph made by torch.compile or torch.jit.trace cannot hold this kernel"
         if transformed():
             return "a function transform or forward-mode differentiation is active"
         if not x.shape[1]:

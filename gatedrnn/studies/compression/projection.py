@@ -46,6 +46,7 @@ class Projection:
         place = f"{name}/{first}"
         space = self.memory.get(place)
         if setting.method == "svd" and space is not None:
+            space = space.to(rows)  # of a float32 form, or of a checkpoint on the CPU
             space = space.clone(memory_format=torch.contiguous_format)  # products round by layout and alignment
             space = torch.linalg.qr(rows.t() @ (rows @ space)).Q
             self.memory[place] = space

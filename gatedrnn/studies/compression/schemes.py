@@ -5,7 +5,7 @@ at a low rank; SVD+ at half that rank. Departs: the small form is what is stored
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
@@ -41,6 +41,7 @@ class Scheme:
         step: r, the distance of neighbouring values, for round and clip.
         clip: c, the largest absolute value, for clip.
         rank: rank of the factors, for svd; default: 128 for 1,150 units, in proportion.
+        capped: whether a weight with too small a side for `rank` has the highest rank below that side; else it is refused.
 
     Raises: ArgumentError: an unknown method, or a value out of range.
     """
@@ -51,6 +52,7 @@ class Scheme:
     step: float = 0.2
     clip: float = 0.4
     rank: int | None = None
+    capped: bool = field(default=False, repr=False)  # checkpoints name a scheme by its repr
 
     def __post_init__(self) -> None:
         one_of("compress.method", self.method, METHODS)
@@ -68,9 +70,9 @@ class Scheme:
 
 
 def published(hidden_size: int, task: str = "language_modelling") -> dict[str, Scheme]:
-    """The four columns of the published table, that of translation or of language models, with ranks as shares of H."""
+    """The four columns of the published table, that of translation or of language models, with ranks as shares of H, capped."""
     step, clip, share = _PUBLISHED.get(task, _PUBLISHED["language_modelling"])
-    svd = Scheme("svd", rank=max(2, round(share * hidden_size)))
+    svd = Scheme("svd", rank=max(2, round(share * hidden_size)), capped=True)
     return {
         "round": Scheme("round", step=step),
         "round & clip": Scheme("clip", step=step, clip=clip),
@@ -171,7 +173,9 @@ def small_form(matrix: Tensor, name: str, scheme: Scheme) -> tuple[str, dict[str
         return scheme.method, SMALL[scheme.method](matrix)
     most = min(matrix.shape)
     rank = max(2, round(_PUBLISHED_RANK * most)) if scheme.rank is None else scheme.rank
-    if rank >= most:
+    if scheme.capped:
+        rank = max(1, min(rank, most - 1))
+    elif rank >= most:
         got = f"rank={rank} for {name}, {matrix.shape[0]} rows of {matrix.shape[1]}"
         raise ArgumentError("compress.rank", f"must be below {most}", got, f"Try {max(1, most // 8)}")
     return low_rank(matrix, rank)

@@ -47,7 +47,7 @@ class LayerStatistics:
     Args:
         gates: by name.
         update_frequency: by group of consecutive units, low ones first: share of the steps at which less than half of the
-            state is kept; empty for a cell that keeps none by a gate.
+            state is kept; empty for a cell without such a share, see `kept_share`.
         split_points: of master gates, the mean place of the split in (0, 1): the share of units below it.
         distance: mean syntactic distance; None without master gates.
         name: the layer's.
@@ -61,19 +61,29 @@ class LayerStatistics:
 
 
 def kept_share(spec: Spec, trace: Trace) -> Tensor | None:
-    """How much of each unit's old state is kept [..., H]; None for a cell without a gate for it.
+    """How much of each unit's old state is kept [..., H]; None for a cell without a gate for it, or with an exponential one.
 
-    Equations: ON-LSTM f̂ = f∘ω + (f̃ − ω); LSTM's f; GRU's z (reset after the product) or 1 − z (before).
+    Equations: ON-LSTM f̂ = f∘ω + (f̃ − ω); LSTM's f; GRU's z (reset after the product) or 1 − z (before); MGU's 1 − f.
+
+    A cell whose only state is h, and whose step multiplies by rows of U (`recurrent_gates`), resets h' before the product. Its
+    gate lets the candidate in, as in the GRU (before) and the MGU, so that the rest is kept. The f of an sLSTM is no share: it is
+    scaled by the stabiliser m at each step. The share of c / n that is kept is f n' / n, and a trace does not hold n.
     """
     if "master_forget" in trace:
+        if not {"master_input", "forget_gate"} <= trace.keys():
+            return None
         forget, above = trace["master_forget"], trace["master_forget"] * trace["master_input"]
         H = trace["forget_gate"].shape[-1]
         return trace["forget_gate"] * repeat_chunks(above, H) + repeat_chunks(forget - above, H)
-    if "forget_gate" in trace:
-        return trace["forget_gate"]
-    if "update_gate" in trace:
-        return trace["update_gate"] if spec.recurrent_gates is None else 1 - trace["update_gate"]
-    return None
+    name = next((name for name in ("forget_gate", "update_gate") if name in trace), None)
+    if name is None or name in _exponential(spec):
+        return None
+    return 1 - trace[name] if len(spec.states) == 1 and spec.recurrent_gates is not None else trace[name]
+
+
+def _exponential(spec: Spec) -> set[str]:
+    """Names of the gates that have no largest value."""
+    return {gate.name for gate in spec.gates if gate.squash == "exp"}
 
 
 def collect(readings: Iterable[Sequence[LayerGates]]) -> list[LayerStatistics]:
@@ -99,6 +109,8 @@ class _LayerSums:
         self.tokens += len(next(iter(trace_MN.values())))
         starts = {gate.name: -1.0 for gate in spec.gates if gate.squash == "tanh"}
         for name, values_MN in trace_MN.items():
+            if name in _exponential(spec):  # above 1 only where the old state, which it multiplies, is 0
+                values_MN = values_MN.clamp(max=1.0)
             start = starts.get(name, 0.0)
             found = torch.histc(values_MN.clamp(start, 1.0), BINS, start, 1.0).long()  # float32's cumax may end above 1
             three = torch.stack([values_MN.sum(), (values_MN < LOW).sum(), (values_MN > HIGH).sum()]).double()
@@ -118,7 +130,9 @@ class _LayerSums:
             gates[name] = GateValues(mean, low, high, self.counts[name].tolist(), self.starts.get(name, 0.0))
         masters: dict[str, Any] = {}
         if "master_forget" in gates:
-            masters = {"master_forget": 1 - gates["master_forget"].mean, "master_input": gates["master_input"].mean}
+            masters = {"master_forget": 1 - gates["master_forget"].mean}
+        if "master_input" in gates:
+            masters["master_input"] = gates["master_input"].mean
         groups = (
             [] if self.updates_H is None else self.updates_H.double().tensor_split(min(_GROUPS, len(self.updates_H)))
         )

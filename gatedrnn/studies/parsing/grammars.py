@@ -13,7 +13,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import MAPPINGS, Vocabulary
 from gatedrnn.data.ragged import Ragged
 from gatedrnn.data.sentences import SHORTEST, by_room
-from gatedrnn.models.grammar import CELLS, LONGEST, Grammar
+from gatedrnn.models.grammar import LONGEST, SPANS_AT_ONCE, Grammar
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.trees import ALGORITHMS, Bracketed, Gold, Span, best_tree
 
@@ -93,7 +93,7 @@ def _read(model: Grammar, sentences: Iterator[list[int]]) -> Iterator[tuple[set[
 def _trees(model: Grammar, sentences: Ragged) -> list[tuple[set[Span], float]]:
     device = model.symbols.device
     found: list[tuple[set[Span], float]] = [(set(), 0.0)] * len(sentences)
-    for chosen in by_room(sentences, CELLS):
+    for chosen in by_room(sentences, SPANS_AT_ONCE):
         ids_TB, lengths_B = (torch.from_numpy(each).to(device) for each in sentences.batch(chosen))
         spans_BTT, log_B = model.spans(ids_TB, lengths_B)
         each = zip(chosen, spans_BTT.cpu().double().numpy(), lengths_B.tolist(), log_B.tolist(), strict=True)

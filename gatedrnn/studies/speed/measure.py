@@ -56,13 +56,16 @@ def measure(
         device: "cpu" or "cuda".
 
     Returns: shape, about (threads, machine, versions), tokens a run, and rows.
-    Raises: ArgumentError: unknown shape or cell. GatedRNNError: a result is wrong, so that its speed means nothing.
+    Raises: ArgumentError: unknown shape or cell, or memory on a GPU. GatedRNNError: a result is wrong, so that its speed means
+        nothing.
     """
     shape = shape_named(shape_name)
     positive_int("bench.runs", runs)
     for cell in cells:
         CELLS[cell]  # an unknown one raises, with the nearest
     one_of("bench.device", device, ["cpu", "cuda"])
+    if memory and device == "cuda":
+        raise ArgumentError("bench.memory", "works only with device cpu", "device=cuda", "Leave --memory out")
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("bench.device", "must be available", "cuda, but torch finds no GPU", "Leave --device out")
     if device == "cuda":  # cuDNN rounds float32 to TF32 unless told not to, products do not
@@ -86,7 +89,7 @@ def measure(
     found = [asdict(row) for row in rows]
     for row in found if memory and shape.training else ():
         if row["backend"] in ("torch", "cpu"):
-            row["peak_bytes"] = peak_growth(row["name"], shape_name, torch.get_num_threads())
+            row["peak_bytes"] = peak_growth(row["name"], shape_name, torch.get_num_threads(), row["backend"])
     return {"shape": shape_name, **asdict(shape), "about": about, "tokens": tokens, "rows": found}
 
 

@@ -5,21 +5,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gatedrnn.cells.own import import_cells, imported_files
 from gatedrnn.core.errors import GatedRNNError
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def peak_growth(cell: str, shape_name: str, threads: int) -> int | None:
+def peak_growth(cell: str, shape_name: str, threads: int, backend: str) -> int | None:
     """Bytes by which resident memory grows, at the peak of two training steps, over what it was with the model built.
 
-    Args: cell: a name in `CELLS`, or "torch.nn.LSTM" and so on.
+    Args: cell: a name in `CELLS`, or "torch.nn.LSTM" and so on; shape_name: as for `shape_named`; backend: of our own layers.
     Returns: None where the system does not tell.
     Raises: GatedRNNError: the process failed.
     """
     if not _CLEAR.exists():
         return None
-    command = [sys.executable, "-m", "gatedrnn.studies.speed.memory", cell, shape_name, str(threads)]
+    command = [sys.executable, "-m", "gatedrnn.studies.speed.memory", cell, shape_name, str(threads), backend]
+    command += map(str, imported_files())
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         got = done.stderr.strip().splitlines()[-1:] or ["no message"]
@@ -31,18 +33,20 @@ def _kilobytes(field: str) -> int:
     return next(int(line.split()[1]) for line in _STATUS.read_text().splitlines() if line.startswith(field))
 
 
-def _main(cell: str, shape_name: str, threads: str) -> None:
+def _main(cell: str, shape_name: str, threads: str, backend: str, *imported: str) -> None:
     import torch
 
     from gatedrnn.studies.speed.candidates import run
-    from gatedrnn.studies.speed.shapes import PEERS, SHAPES, Shape, peers, stack
+    from gatedrnn.studies.speed.shapes import PEERS, Shape, peers, shape_named, stack
 
     torch.set_num_threads(int(threads))
-    shape = SHAPES[shape_name]
+    for file in imported:
+        import_cells(Path(file))
+    shape = shape_named(shape_name)
     tiny = Shape((16, 16), 8, 2, 2)
     for given in (tiny, shape):  # the tiny one loads what is loaded once
         known = {f"torch.nn.{peer.__name__}": name for name, peer in PEERS.items()}
-        layers = peers(known[cell], given) if cell in known else stack(cell, given)
+        layers = peers(known[cell], given) if cell in known else stack(cell, given, backend)
         x = torch.randn(given.steps, given.batch, given.sizes[0], requires_grad=True)
         _CLEAR.write_text("5")
         before = _kilobytes("VmRSS")

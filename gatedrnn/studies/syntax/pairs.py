@@ -24,22 +24,21 @@ def log_probabilities(model: LanguageModel, sentences: Sequence[list[int]], eos:
     Args: sentences: word ids, each at least one; eos: id of the end of a sentence.
     Raises: ArgumentError: an empty sentence.
     """
-    _check(sentences, "log_probabilities")
-    return _each(model, [(*ids, eos) for ids in sentences], eos)
+    return _checked(model, sentences, eos, (eos,), "log_probabilities")
 
 
 def beginning_log_probabilities(model: LanguageModel, beginnings: Sequence[list[int]], eos: int) -> list[float]:
     """log P of each beginning of a sentence in nats: as `log_probabilities`, but its end is not predicted."""
-    _check(beginnings, "beginning_log_probabilities")
-    return _each(model, [tuple(ids) for ids in beginnings], eos)
+    return _checked(model, beginnings, eos, (), "beginning_log_probabilities")
 
 
-def _check(sentences: Sequence[list[int]], owner: str) -> None:
-    if any(not ids for ids in sentences):
+def _checked(
+    model: LanguageModel, given: Sequence[list[int]], eos: int, end: tuple[int, ...], owner: str
+) -> list[float]:
+    """log P of each sequence and `end`. Raises: ArgumentError, in the name of `owner`: an empty sequence."""
+    if not all(given):
         raise ArgumentError(owner, "a sentence must have at least one word", "length 0", "Skip it")
-
-
-def _each(model: LanguageModel, sequences: Sequence[tuple[int, ...]], eos: int) -> list[float]:
+    sequences = [(*ids, *end) for ids in given]
     found: dict[tuple[int, ...], float] = {}
     at_once = max(_FEWEST, _LOGITS // model.embedding.num_embeddings)
     rest = iter(sorted(set(sequences)))  # those that begin alike are neighbours

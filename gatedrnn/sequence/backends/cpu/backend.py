@@ -15,7 +15,7 @@ from gatedrnn.cells import Params, Spec, Trace
 from gatedrnn.sequence import projected
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
-from gatedrnn.sequence.modes import half_products, plain, products, transformed
+from gatedrnn.sequence.modes import described, half_products, products, transformed
 from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, recurrent, rotated, starts
 from gatedrnn.sequence.plan import trace as gates_of
@@ -101,7 +101,7 @@ class Cpu:
             output_TBH, gates, _, h_n, c_n = self._forward(*arguments, bool(request.return_gates))
         else:
             output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*arguments)
-        whole = c_n.shape[1] == plan.hidden  # no view is given, into which a user could not write
+        whole = c_n.shape[1] == plan.hidden  # else each state is copied: a user may not write into one of several views
         more = [c_n] if whole else [each.clone() for each in c_n.split(plan.hidden, 1)]
         finals = tuple(_as(after, before.dtype) for after, before in zip((h_n, *more), state, strict=False))
         trace = None
@@ -188,7 +188,7 @@ def _linear(input: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor | 
     """x Wᵀ + b of a compressed weight by the kernels, if only the numbers are wanted; else None."""
     if not isinstance(weight, CompressedWeight) or isinstance(bias, CompressedWeight):
         return None
-    if not plain(input) or (bias is not None and not plain(bias)):
+    if described((input, bias)) is None:
         return None
     if input.dtype != torch.float32 or unavailable(input) is not None or torch.is_autocast_enabled("cpu"):
         return None

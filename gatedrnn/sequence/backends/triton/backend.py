@@ -6,6 +6,7 @@ Dimensions: T time, B batch, D input, H hidden, R rows.
 import functools
 import importlib.metadata
 import importlib.util
+import math
 import os
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gatedrnn.cells import Params, Spec
+from gatedrnn.cells import Params
 from gatedrnn.core.errors import BackendError
 from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.sequence import projected
@@ -77,8 +78,9 @@ class Triton:
             *([h_all[last]] if len(states) > 1 else []),
             *s_all[last].split(spec.hidden_size, -1),
         )  # h alone: in full precision
-        finals = tuple(after.to(before.dtype) for after, before in zip(finals, states, strict=True))
-        found = trace(spec, _starts(spec), gates, request.wants) if request.return_gates else None
+        # copies: views would share what the backward pass reads, and hold all of h_all while a state is carried on
+        finals = tuple(after.to(before.dtype, copy=True) for after, before in zip(finals, states, strict=True))
+        found = trace(spec, spec.starts, gates, request.wants) if request.return_gates else None
         if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
             found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
         if lengths is not None:
@@ -89,11 +91,6 @@ class Triton:
 
     def prepare(self, requests: Sequence[Request]) -> None:
         """None: one layer at a time."""
-
-
-def _starts(spec: Spec) -> list[int]:
-    """The first column of each gate's values."""
-    return [sum(gate.rows for gate in spec.gates[:k]) for k in range(len(spec.gates))]
 
 
 def _projected(request: Request, kernel: str, params: Params) -> tuple[Tensor, Tensor | None]:
@@ -114,13 +111,13 @@ def _projected(request: Request, kernel: str, params: Params) -> tuple[Tensor, T
 def _too_wide(kernel: str) -> str | None:
     """None, or that a program cannot hold the row, or that the cell has no kernel for a GPU."""
     from gatedrnn.sequence.backends.triton.compiled import shape_of
+    from gatedrnn.sequence.backends.triton.tuning import tile_of
 
     try:
         plan = shape_of(kernel)
     except BackendError as error:
         return str(error)
-    across, down = max(plan.logits, plan.hidden // plan.chunk), plan.chunk
-    if plan.whole and (1 << (across - 1).bit_length()) * (1 << (down - 1).bit_length()) > _LARGEST_TILE:
+    if plan.gpu.whole and math.prod(tile_of(plan)) > _LARGEST_TILE:
         return f"a row of {plan.hidden} units is more than one program's tile of {_LARGEST_TILE}"
     return None
 
@@ -129,7 +126,7 @@ def _too_wide(kernel: str) -> str | None:
 def _apart(kernel: str) -> int:
     from gatedrnn.sequence.backends.triton.compiled import shape_of
 
-    return shape_of(kernel).apart
+    return shape_of(kernel).gpu.apart
 
 
 def _unavailable(device: torch.device) -> str | None:

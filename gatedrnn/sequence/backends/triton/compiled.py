@@ -26,10 +26,9 @@ class Shape:
         kernel: the cell, as `cell_of` reads it.
         hidden, rows, own: H; R; rows of U whose product is done before the step.
         states: elements of a row of s_all.
-        apart: the first row whose W x and U h' stand apart.
         logits, chunk: K and C, the greater of K and H / C.
         extras: elements of all extras.
-        columns, left, whole, wide: see `Gpu`.
+        gpu: the kernels, and what their arrays hold.
     """
 
     kernel: str
@@ -37,14 +36,10 @@ class Shape:
     rows: int
     own: int
     states: int
-    apart: int
     logits: int
     chunk: int
     extras: int
-    columns: int
-    left: int
-    whole: bool
-    wide: bool
+    gpu: Gpu
 
 
 @functools.lru_cache(maxsize=1024)
@@ -53,9 +48,8 @@ def shape_of(kernel: str) -> Shape:
     (_, spec), gpu = cell_of(kernel), _gpu(kernel)
     found: Any = kept(*cell_of(kernel))
     return Shape(
-        kernel, spec.hidden_size, spec.rows, spec.recurrent_rows, spec.hidden_size * max(1, len(spec.states) - 1), gpu.apart,
-        found.logits, found.chunk, sum(spec.extra_shape(extra)[0] for extra in spec.extras), gpu.columns, gpu.left, gpu.whole,
-        gpu.wide,
+        kernel, spec.hidden_size, spec.rows, spec.recurrent_rows, spec.hidden_size * max(1, len(spec.states) - 1),
+        found.logits, found.chunk, sum(spec.extra_shape(extra)[0] for extra in spec.extras), gpu,
     )  # fmt: skip
 
 

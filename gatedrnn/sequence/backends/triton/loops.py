@@ -13,18 +13,14 @@ import torch
 import triton
 from torch.nn import functional as F
 
+from gatedrnn.compiler.triton import ARRAYS
 from gatedrnn.sequence.backends.triton.compiled import Shape, rows_of
 from gatedrnn.sequence.backends.triton.tuning import choices, measurable, tile_of, tuned
 
 Buffers = dict[str, Any]
 """Tensors by name, None for those that there are not."""
 
-_FORWARD = ("x", "u", "bias", "extra", "h_all", "s_all", "gates", "work", "lengths")
-_BACKWARD = (
-    "extra", "s_all", "h_all", "gates", "grad_h", "grad_s", "grad_gates", "dh_u", "d_left", "dh", "dc", "dx", "du", "d_extra",
-    "lengths",
-)  # fmt: skip
-
+_FORWARD, _BACKWARD = ARRAYS["forward"], ARRAYS["backward"]
 
 Launch = dict[str, int]
 """Units of a program, where the cell leaves them open, and warps."""
@@ -104,8 +100,8 @@ def _weight_gradient(plan: Shape, steps: int, reverse: bool, pitch: int, b: Buff
     before = h_all[1 : steps + 1] if reverse else h_all[:steps]
     du = b["du"].flatten(0, 1)
     torch.mm(du[:, :first].t(), before.flatten(0, 1), out=dU[:first])
-    if plan.left >= 0:
-        left = b["gates"][..., plan.left : plan.left + H].to(du.dtype)
+    if (column := plan.gpu.left) >= 0:
+        left = b["gates"][..., column : column + H].to(du.dtype)
         left = left if pitch == H else F.pad(left, (0, pitch - H))
         torch.mm(du[:, first:].t(), left.flatten(0, 1), out=dU[first:])
 
@@ -121,10 +117,10 @@ class _Launcher:
     ) -> None:
         self._given = batch, plan.hidden, pitch
         self._constants = dict(flags)
-        if plan.whole:
+        if plan.gpu.whole:
             across, down = tile_of(plan)
             self._constants |= {"K": plan.logits, "C": plan.chunk, "BLOCK": across, "BLOCK_C": down}
-        self._blocks = not plan.whole
+        self._blocks = not plan.gpu.whole
         self._choices, self._device = tuple(choices(plan)), device
         self._key = (plan, key, device, *flags.items())
         self._chosen = _CHOSEN.get(self._key, {})

@@ -64,7 +64,7 @@ def recurrence(
         s0=(s0_BS, real, (B, p.states)),
         lengths=(lengths_B, torch.int64, (B,)),
     )
-    inside = p.left >= 0
+    inside = p.gpu.left >= 0
     given |= {
         "u": x_TBR.new_empty(B, p.own),
         "u_second": x_TBR.new_empty(B, p.rows - p.own) if inside else None,
@@ -102,8 +102,8 @@ def _by_address(
 def _results(x: Tensor, s0: Tensor, p: Shape, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     T, B, _ = x.shape
     slots, steps = (T + 1, T) if keep else (1, 1)
-    like = s0 if p.wide else x  # a master gate is a sum of many: in bfloat16 it would be off by their roundings
-    return x.new_empty(T + 1, B, p.hidden), s0.new_empty(slots, B, p.states), like.new_empty(steps, B, p.columns)
+    like = s0 if p.gpu.wide else x  # a master gate is a sum of many: in bfloat16 it would be off by their roundings
+    return x.new_empty(T + 1, B, p.hidden), s0.new_empty(slots, B, p.states), like.new_empty(steps, B, p.gpu.columns)
 
 
 @recurrence.register_fake
@@ -135,16 +135,17 @@ def recurrence_backward(
         lengths=(lengths_B, torch.int64, (B,)),
         h_all=(h_all, kind, (slots, B, p.hidden)),
         s_all=(s_all, real, (slots, B, p.states)),
-        gates=(gates, real if p.wide else kind, (T, B, p.columns)),
+        gates=(gates, real if p.gpu.wide else kind, (T, B, p.gpu.columns)),
         grad_h=(torch.zeros_like(h_all) if grad_h is None else grad_h, kind, (slots, B, H)),
         grad_s=(grad_s, real, (slots, B, p.states)),
-        grad_gates=(grad_gates, gates.dtype, (T, B, p.columns)),
+        grad_gates=(grad_gates, gates.dtype, (T, B, p.gpu.columns)),
     )
     dx, dU = h_all.new_empty(T, B, p.rows), torch.zeros_like(weight_hh, memory_format=torch.contiguous_format)
     dh_u, dh, dc = h_all.new_zeros(B, H), s_all.new_zeros(B, H), s_all.new_zeros(B, p.states)
     out: Buffers = {"dx": dx, "dU": dU, "dh_u": dh_u, "d_left": torch.zeros_like(dh_u), "dh": dh, "dc": dc}
     out["d_extra"] = s_all.new_zeros(B, p.extras)
-    if p.apart < p.rows:
+    apart = p.gpu.apart
+    if apart < p.rows:
         out["du"] = torch.zeros_like(dx)
     if B:
         flags = (lengths_B is None, grad_s is None, grad_gates is None)
@@ -156,8 +157,8 @@ def recurrence_backward(
     d_h0 = dh_u + dh if grad_h is None else dh_u + dh + grad_h[first]
     d_s0 = dc if grad_s is None else dc + grad_s[first]
     d_bias, d_extra = s_all.new_zeros(p.rows), out["d_extra"].sum(0)
-    if p.apart < p.rows:
-        d_bias[p.apart :] = out["du"][..., p.apart :].sum((0, 1), dtype=s_all.dtype)
+    if apart < p.rows:
+        d_bias[apart:] = out["du"][..., apart:].sum((0, 1), dtype=s_all.dtype)
     return dx, dU, d_bias, d_extra, d_h0.to(h_all.dtype), d_s0
 
 

@@ -19,7 +19,7 @@ _MOST_WARPS = 16
 
 def choices(plan: Shape) -> list[Choice]:
     """What is tried, the usual one first: it serves where nothing can be measured."""
-    if plan.whole:
+    if plan.gpu.whole:
         across, down = tile_of(plan)
         usual = min(_MOST_WARPS, max(4, across * down // 256))
         return [(None, warps) for warps in (usual, usual // 2, 2 * usual) if warps <= _MOST_WARPS]

@@ -18,7 +18,7 @@ class Matrix(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """A packed right factor [K, N]; see `product`."""
+    """A packed right factor [K, N]; see `matmul.panels`."""
 
     at: Any
     K: Any
@@ -118,7 +118,7 @@ reverse     int    whether from each row's last step to its first
 cells       int    S, rows of H that a token keeps beside h, side by side in `cs`: further states, then left factors inside
 columns     int    G
 columns_x   int    columns, from 0, that W x, noise and bias are written to
-first_1     int    the first column that b_hh is added to
+u_column    int    the first column that U h' and b_hh are added to
 products    index  a `Product` each: those with U and the matrices below it, by level
 count       int    how many
 levels      int    of them, each with a part of the step after it

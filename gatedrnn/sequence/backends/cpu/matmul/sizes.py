@@ -71,7 +71,7 @@ def depth_at_once(tall: int) -> int:
 
 
 def depth(rows: int, kind: str) -> int:
-    """Rows of a panel: `depth` of product.py."""
+    """Rows of a panel: as `depth` of panels.py."""
     halves = {"bf16": 1, "split": 2}.get(kind)
     return halves * round_up(-(-rows // 2), GRAIN) if halves else rows
 

@@ -53,14 +53,14 @@ def _external(name: str) -> Any:
 def tile(
     tyctx: Any, rows: Any, a: Any, stride: Any, p: Any, k: Any, c: Any, c_stride: Any, add: Any, after: Any, step: Any
 ) -> Any:
-    """See `tiles`: C[rows, NR] (+)= A[rows, K] · P[K, NR]."""
+    """See vector/tiles.py: C[rows, NR] (+)= A[rows, K] · P[K, NR]."""
     i = types.intp
     return types.void(i, a, i, p, i, c, i, i, p, i), _external("tile")
 
 
 @intrinsic
 def strip(tyctx: Any, rows: Any, s: Any, p: Any, k: Any, c: Any, c_stride: Any, add: Any, after: Any, step: Any) -> Any:
-    """See `tiles`: the same with A as a strip."""
+    """See vector/tiles.py: the same with A as a strip."""
     i = types.intp
     return types.void(i, s, p, i, c, i, i, p, i), _external("strip")
 

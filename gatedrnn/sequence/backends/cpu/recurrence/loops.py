@@ -20,22 +20,8 @@ from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, begin, finish
 from gatedrnn.sequence.backends.cpu.operators.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.recurrence.rows import backward_rows, forward_rows, row_of
 from gatedrnn.sequence.backends.cpu.vector.convert import pairs
-from gatedrnn.sequence.backends.cpu.vector.simd import lanes, load, njit, overload, splat, store
-
-
-@njit
-def _copy(source, target, n):
-    W = lanes(source)
-    for j in range(0, n, W):
-        m = min(W, n - j)
-        store(target + j, load(source + j, m), m)
-
-
-@njit
-def _clear(target, n):
-    W = lanes(target)
-    for j in range(0, n, W):
-        store(target + j, splat(target, 0.0), min(W, n - j))
+from gatedrnn.sequence.backends.cpu.vector.rowwise import clear, copy
+from gatedrnn.sequence.backends.cpu.vector.simd import lanes, load, njit, overload, store
 
 
 @njit
@@ -84,12 +70,12 @@ def _added_before(size, weights, given, g, n):
     """Biases, and noise, in the gates of token n."""
     if weights.two_biases:
         apart = size.columns_x - size.shift
-        _copy(weights.bias + size.shift, g, apart)
-        _copy(weights.bias, g + apart, size.shift)
-        _clear(g + size.columns_x, size.columns - size.columns_x)
-        _add(weights.bias_h, g + size.first_1, size.columns_x)
+        copy(weights.bias + size.shift, g, apart)
+        copy(weights.bias, g + apart, size.shift)
+        clear(g + size.columns_x, size.columns - size.columns_x)
+        _add(weights.bias_h, g + size.u_column, size.columns_x)
     else:
-        _copy(weights.bias, g, size.columns)
+        copy(weights.bias, g, size.columns)
     if given.noisy:
         _add(given.noise + n * size.columns_x, g, size.columns_x)
     starts = given.starts
@@ -175,9 +161,9 @@ def forward(size, tokens, scratch, weights, given, made):
         after = 0 if size.reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
         for b in range(b0, b1):
             if t == 0 if size.reverse else b >= after:
-                _copy(made.out + (start + b) * H, made.hn + b * H, H)
+                copy(made.out + (start + b) * H, made.hn + b * H, H)
                 if kept:
-                    _copy(made.cs + (start + b) * kept, made.cn + b * kept, kept)
+                    copy(made.cs + (start + b) * kept, made.cn + b * kept, kept)
         before, start_before = m, start
         barrier()
     finish(work)

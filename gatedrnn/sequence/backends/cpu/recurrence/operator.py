@@ -148,7 +148,7 @@ def forward_loop(
 
 def _trusted(
     owner: str, p: Plan, sizes: tuple[int, int, int], dtype: torch.dtype, **given: Tensor | None
-) -> dict[str, Tensor | None]:
+) -> dict[str, Any]:
     """These tensors, contiguous, by name. Raises: ArgumentError: one is not what the kernels take it for."""
     (T, B, D), H, columns, L = sizes, p.hidden, p.columns, leading(p)
     shapes: dict[str, tuple[int, ...]] = {
@@ -167,18 +167,20 @@ def _trusted(
 
 def _checked(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`forward`, of tensors that no backend has looked at: a graph that was traced or exported brings its own."""
-    x, W, U, bias, scale, extra, h0, c0, noise, seed, blocks, chance, _, plan, *_ = arguments
+    x, W, U, bias, scale, extra, h0, c0, noise, *rest = arguments
+    seed, blocks, chance, _, plan, *_ = rest
     (T, B, D), p = x.shape, Plan.of(plan)
     dtype = real("recurrence.input", x)
-    trusted("recurrence.input", x, dtype, (T, B, D))
-    _trusted(
-        "recurrence", p, (T, B, D), dtype, weight_ih=W, weight_hh=U, bias=bias, scale=scale, extra=extra, h_0=h0, c_0=c0
-    )
-    _trusted("recurrence", p, (T, B, D), dtype, noise=noise)
+    x = trusted("recurrence.input", x, dtype, (T, B, D))
+    given = _trusted(
+        "recurrence", p, (T, B, D), dtype, weight_ih=W, weight_hh=U, bias=bias, scale=scale, extra=extra, h_0=h0, c_0=c0,
+        noise=noise,
+    )  # fmt: skip
     if seed is not None:
         trusted("recurrence.seed", seed, torch.int64, (1,))
-        drawable("recurrence", blocks, chance, p.columns_x)
-    return forward(*arguments)
+        pairs = sorted(blocks[k : k + 2] for k in range(0, len(blocks), 2))  # in the order of the gates, not of columns
+        drawable("recurrence", [edge for pair in pairs for edge in pair], chance, p.columns_x)
+    return forward(x, *given.values(), *rest)
 
 
 _SIGNATURE = inspect.signature(forward)  # the operator always keeps gates and cell states
@@ -226,9 +228,9 @@ def recurrence_backward(
     made["d_extra"] = memory.empty(run.threads, 0 if extra is None else len(extra), dtype=dtype).zero_()
     made["dh"], made["dc"] = (
         memory.empty(B, width, dtype=dtype).zero_() if grad is None else tokens.sorted(grad).clone()
-        for grad, width in ((grad_h_n, H), (grad_c_n, p.cells * H))
+        for grad, width in ((t["grad_h_n"], H), (t["grad_c_n"], p.cells * H))
     )
-    summed = need_bias and not (need_w and (need_u or not p.first_1))  # else a product sums its columns beside
+    summed = need_bias and not (need_w and (need_u or not p.u_column))  # else a product sums its columns beside
     rooms = {"P": run.backward_room, "shared": TOKENS * round_up(max(D, H), run.panel)}
     rooms = {name: size * run.packed.itemsize for name, size in rooms.items()}
     if need_noise or summed:
@@ -238,7 +240,11 @@ def recurrence_backward(
     values: Values = {
         **{"T": T, "reverse": reverse, "offsets": tokens.offsets, "prev": tokens.previous},
         **{"W": t["weight_ih"], "U": t["weight_hh"], "scale": t["scale"], "scaled": scale_G is not None},
-        **{"extra": t["extra"], "h0": tokens.sorted(h0_BH), "c0": None if c0_BH is None else tokens.sorted(c0_BH)},
+        **{
+            "extra": t["extra"],
+            "h0": tokens.sorted(t["h_0"]),
+            "c0": None if c0_BH is None else tokens.sorted(t["c_0"]),
+        },
         **{"need_dx": need_x, "need_dw": need_w, "need_du": need_u, "extra_size": made["d_extra"].shape[1]},
         **{"G": t["gates"], "cs": t["cells"], "grad_g": t["grad_gates"]},
         "grad_h_stride": 0 if grad_output is None else H,
@@ -250,9 +256,9 @@ def recurrence_backward(
         values |= {"grad_g": zeros} if grad_gates is None else {}
     widths = (D, H, 0 if grad_output is None else H, D if need_x else 0)
     with tokens.rooms(dtype, *widths) as (room_x, room_h, room_g, room_dx):
-        values["x"], values["out"] = tokens.packed(x_TBD, room_x), tokens.packed(output_TBH, room_h)
+        values["x"], values["out"] = tokens.packed(t["input"], room_x), tokens.packed(t["output"], room_h)
         if grad_output is not None:
-            values["grad_h"] = tokens.packed(grad_output, room_g)
+            values["grad_h"] = tokens.packed(t["grad_output"], room_g)
         made["dx"] = memory.empty(N, widths[3], dtype=dtype) if room_dx is None else room_dx
         run.given({}, rooms)(values | made)
         dx = tokens.padded(made["dx"], T, B) if need_x else memory.empty(0, D, dtype=dtype)
@@ -271,7 +277,7 @@ def _beside_products(
     if summed:
         db = made["dG"][:, : p.columns].sum(0)
     elif p.columns > p.columns_x:
-        db = torch.cat((db, made["db_h"][p.columns_x - p.first_1 : p.columns_x]))
+        db = torch.cat((db, made["db_h"][p.columns_x - p.u_column : p.columns_x]))
         db = F.pad(db, (0, p.columns - len(db)))  # of columns without a bias
     d_noise = made["dG"][:, : p.columns_x] if noisy else db.new_empty(0)
     if scale_G is None:

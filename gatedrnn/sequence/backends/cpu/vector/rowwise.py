@@ -9,11 +9,6 @@ from gatedrnn.sequence.backends.cpu.vector.simd import lanes, load, njit, splat,
 
 
 @njit
-def nothing(*arguments):
-    """The second half of a step, of a cell whose step has none."""
-
-
-@njit
 def copy(source, target, N):
     """`source` to `target`."""
     W = lanes(source)

@@ -29,7 +29,7 @@ _CONTRACT = ("contract",)
 
 class Ptr(types.Type):
     """The address of reals, read `lanes` at a time; of bfloat16, each in a uint16, read as float32; of pairs of them, each in a
-    uint32; int64; or bytes (`widening`)."""
+    uint32; int64; or bytes (`convert`)."""
 
     def __init__(self, real: types.Number, lanes: int) -> None:
         self.real, self.lanes = real, lanes

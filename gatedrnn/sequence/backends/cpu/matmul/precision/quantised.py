@@ -49,7 +49,7 @@ class Room(NamedTuple):
 
 @njit
 def multiply_pieces(A, M, right, C, first, last, add, work):
-    """`multiply` of product.py for a table of pieces at `right.at`, called by every thread of a team alike."""
+    """`multiply` of multiply.py for a table of pieces at `right.at`, called by every thread of a team alike."""
     P, panel = right.at, work.panel
     table = as_counts(P)
     at, starts, pieces, factors = table + table[1], table + table[2], table + table[3], table + table[4]
