@@ -44,9 +44,7 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
     try:
         temporary = place / path.name
         temporary.touch()
-        mode = stat.S_IMODE(
-            temporary.stat().st_mode
-        )  # as the umask has it; a library may put a file of its own in place
+        mode = stat.S_IMODE(temporary.stat().st_mode)  # as the umask has it; `write` may put another file in place
         write(temporary)
         temporary.chmod(mode)
         with temporary.open("rb+") as stream:

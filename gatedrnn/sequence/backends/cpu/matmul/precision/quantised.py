@@ -2,8 +2,9 @@
 
 A weight is a table of pieces (`pieces` makes it and describes it): some rows of one panel, in one form. So one product may mix
 forms, a panel whose columns are of two forms has two pieces, and low rank is a first product whose result is the left factor of
-the second. What comes out is, but for signs of zero, what the dense matrix gives; a single row of A meets bytes and nibbles in
-whole numbers, as int16 with one scale, because widening would take longer than reading.
+the second. What comes out is what the dense matrix gives, but for signs of zero, and for NaN where an infinite input meets the
+zeros of a panel of two gates; a single row of A meets bytes and nibbles in whole numbers, as int16 with one scale, because
+widening would take longer than reading.
 Dimensions: M rows, N columns, K inner; ld… the distance between rows.
 """
 
