@@ -93,8 +93,8 @@ def mapping_of(run: Any, options: Any) -> str:
 
 
 def run_names(places: Sequence[str]) -> list[str]:
-    """A name for each run: that of its folder, or the path as given where two folders have the same name."""
-    own = [Path(place).resolve().name for place in places]
+    """A name for each run: that of its folder or link, or the path as given where two have the same name."""
+    own = [Path(place).resolve().name if Path(place).name in ("", "..") else Path(place).name for place in places]
     names = [name if name and own.count(name) == 1 else place for name, place in zip(own, places, strict=True)]
     return names if len({*names}) == len(names) else [*places]
 

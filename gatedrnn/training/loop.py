@@ -97,7 +97,6 @@ def train(
         cannot be built, the device is unknown, the configuration or the text is another one, or the loss explodes; the run then
         holds the best weights and its checkpoints.
     """
-    check_read(task, config.training)
     training = config.training
     keep_freed_memory()
     config = replace(config, model=task.complete(config.model))
@@ -111,6 +110,7 @@ def train(
             check_free(folder)
         saved = checkpoint.load(folder) if resume and check_begun(folder) else None
         if saved is None:
+            check_read(task, training)
             check_precision(training, fabric)
             check_gates([layer for layer, _ in loop.gates], training)
         else:

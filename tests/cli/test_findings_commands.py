@@ -69,9 +69,11 @@ def test_runs_are_named_by_their_folders_or_by_their_paths(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path / "one")
     assert run_names(["a/x", "b/y"]) == ["x", "y"] and run_names(["a/x", "b/x", "c/y"]) == ["a/x", "b/x", "y"]
     assert run_names([".", "run"]) == ["one", "run"] and run_names(["/"]) == ["/"]
-    (tmp_path / "one" / "x").symlink_to(tmp_path / "z" / "y")
-    places = ["x", "q/y", "c/x"]  # the path of the first is the name of the last
-    assert run_names(places) == places
+    (tmp_path / "one" / "best").symlink_to(tmp_path / "z" / "y")
+    assert run_names(["best", "q/y"]) == ["best", "y"]  # as they are called
+    assert run_names(["run/..", "q/run"]) == ["one", "run"]
+    places = ["x/..", "q/x", "c/x"]
+    assert len({*run_names(places)}) == 3
 
 
 def test_the_table_has_a_row_for_each_of_two_runs_of_one_name(work, tmp_path, monkeypatch):
@@ -103,6 +105,9 @@ def test_figures_of_an_earlier_call_do_not_stay(work, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"gates.json", "sentence-1.svg", "sentence-2-mine.svg"}
     (tmp_path / "gates.json").write_text("[1")
     works("gates", work / "run", *two[:2], "--out", tmp_path)
+    monkeypatch.setattr("gatedrnn.plots.trees.save_all", lambda *_: (_ for _ in ()).throw(OSError(5, "no")))
+    fails("gates", work / "run", *two[:2], "--out", tmp_path)
+    assert (tmp_path / "sentence-1.svg").exists()  # what a failed call would have replaced stays
 
 
 @pytest.mark.parametrize(("first", "second"), [("forget_gate", "update_gate"), ("update_gate", "forget_gate")])

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 
 import pytest
 from nltk.tree import Tree
@@ -175,6 +176,17 @@ def test_a_damaged_run_and_an_unknown_key_are_named(place, tmp_path):
     assert "Did you mean 'nonterminals'" in fails("train", "--config", config, "--out", tmp_path / "run")
     code, _, err = call(*TRAIN, "--model.cell", "lstm", "--out", tmp_path / "run")
     assert code == 2 and "--model.cell" in err
+
+
+def test_a_run_with_a_setting_that_earlier_versions_accepted_is_resumed(place, tmp_path):
+    run = shutil.copytree(place / "grammar", tmp_path / "run")
+    text = (run / "config.yaml").read_text()
+    assert "evaluation_batch_size: 32" in text
+    (run / "config.yaml").write_text(text.replace("evaluation_batch_size: 32", "evaluation_batch_size: 20"))
+    works("accept", run)
+    assert record("train", "--out", run, "--resume", "--training.epochs", 3)["epochs"] == 3
+    said = fails(*TRAIN, "--data", place / "text", "--training.evaluation_batch_size", 20, "--out", tmp_path / "new")
+    assert "has no effect for grammar; got 20" in said
 
 
 def test_distances_of_an_earlier_run_do_not_stay_beside_a_new_tree(place, tmp_path):

@@ -87,6 +87,13 @@ def test_an_exponential_forget_gate_is_no_share_and_counts_as_1_at_most():
     assert all(0 <= gate.mean <= 1 for name, gate in found.gates.items() if name != "cell_candidate")
 
 
+def test_the_mean_of_a_cell_s_own_exponential_gate_is_what_it_is():
+    spec = Spec(4, (Gate("hidden", 4, "tanh"), Gate("scale", 4, "exp")), ("h",))
+    trace = {"hidden": torch.zeros(3, 4), "scale": torch.full((3, 4), 5.5)}
+    (found,) = collect([[LayerGates("1", spec, trace)]])
+    assert found.gates["scale"].mean == 5.5
+
+
 @pytest.mark.parametrize("embedding_size", [1, 2, 4, 30])
 def test_the_published_ranks_stay_below_the_sides_of_small_weights(embedding_size):
     config = LanguageModelConfig(9, cell="lstm", embedding_size=embedding_size, hidden_sizes=(48,), tied=False)
@@ -119,7 +126,7 @@ CELLS.register("like_rnn", replace(CELLS["rnn"], name="like_rnn"))
 def imported(tmp_path):
     """A cell of one's own, as `--import` makes it known."""
     path = tmp_path / "like.py"
-    path.write_text(OWN)
+    path.write_text(OWN + "\nprint('imported')\n")
     own.import_cells(path)
     yield "like_rnn"
     CELLS._entries.pop("like_rnn")

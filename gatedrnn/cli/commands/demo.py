@@ -163,9 +163,7 @@ def _agreement(run: Run, construction: str, seed: int) -> dict[str, Any]:
 def _clear(folder: Path) -> None:
     """Remove an earlier, finished demo from `folder`; refuse a folder with anything else in it, or whose run was trained on."""
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    finished = (
-        "results.json" in present and (folder / "run" / CONFIG_FILE).is_file()
-    )  # other commands write results.json too
+    finished = "results.json" in present and (folder / "run" / CONFIG_FILE).is_file()  # others write results.json too
     own = OWN_FILES if finished else set()
     if finished:
         training = read_run_config(folder / "run" / CONFIG_FILE, written=True).training

@@ -63,10 +63,14 @@ def run(options: Options) -> dict[str, Any]:
         name: {"layers": _layers(run, options), "sentences": _sentences(run, options)} for name, run in runs.items()
     }
     folder = Path(options.out)
-    _clear(folder)
+    earlier = _figures_named(folder)
     write_json(folder / _RECORD, record)
     for name, figure in _figures(record):
         save_all(figure, folder, name, _KINDS)
+        earlier.discard(name)
+    for name in earlier:
+        for kind in _KINDS:
+            (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return record
 
 
@@ -76,14 +80,13 @@ def show(found: dict[str, Any], options: Options) -> None:
     say(f"figures and {_RECORD} are in {Path(options.out)}")
 
 
-def _clear(folder: Path) -> None:
-    """Remove the figures of an earlier call, as its record names them: it may have had more sentences or runs."""
+def _figures_named(folder: Path) -> set[str]:
+    """The figures of an earlier call, as its record names them: it may have had more sentences or runs."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # no record, or none of this command
         before = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         sentences = [_sentence(before, run, k) for run in before for k in range(1, 1 + len(before[run]["sentences"]))]
-        for name in ("histograms", "update-frequency", *sentences):
-            for kind in _KINDS:
-                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+        return {"histograms", "update-frequency", *sentences}
+    return set()
 
 
 def _sentence(record: dict[str, Any], run: str, number: int) -> str:

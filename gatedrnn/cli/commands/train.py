@@ -159,7 +159,8 @@ def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Fou
 
     data = config.data.folder
     kind: Any = TASKS[config.task]
-    check_read(kind, config.training)
+    if not (out / CONFIG_FILE).exists():  # a run that has begun was checked, perhaps by an earlier version
+        check_read(kind, config.training)
     if data is None and rank() == 0 and not (out / CONFIG_FILE).exists():
         _make_text(out, config)
     console = Console(stderr=options.json, quiet=rank() > 0)

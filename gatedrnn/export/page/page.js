@@ -134,7 +134,10 @@ async function read() {
     draw();
     history.replaceState(null, "", `#${new URLSearchParams({ sentence: line() })}`); // a link to what is shown
   } catch (error) {
-    if (asked === page.asked) tell(error);
+    if (asked === page.asked) {
+      page.reading = null;
+      tell(error);
+    }
   }
   if (asked === page.asked) document.body.dataset.state = "read";
 }

@@ -109,7 +109,7 @@ class _LayerSums:
         self.tokens += len(next(iter(trace_MN.values())))
         starts = {gate.name: -1.0 for gate in spec.gates if gate.squash == "tanh"}
         for name, values_MN in trace_MN.items():
-            if name in _exponential(spec):  # above 1 only where the old state, which it multiplies, is 0
+            if "m" in spec.states and name in _exponential(spec):  # stabilised: above 1 only where the old state is 0
                 values_MN = values_MN.clamp(max=1.0)
             start = starts.get(name, 0.0)
             found = torch.histc(values_MN.clamp(start, 1.0), BINS, start, 1.0).long()  # float32's cumax may end above 1

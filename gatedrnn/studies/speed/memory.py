@@ -26,7 +26,7 @@ def peak_growth(cell: str, shape_name: str, threads: int, backend: str) -> int |
     if done.returncode:
         got = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise GatedRNNError(f"bench {cell}", "its memory could not be measured", got[0], "Try without --memory")
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])  # an imported file may print, too
 
 
 def _kilobytes(field: str) -> int:
