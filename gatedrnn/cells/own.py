@@ -38,22 +38,25 @@ def import_cells(path: Path) -> None:
     loader = importlib.machinery.SourceFileLoader(name, str(place))  # whatever the file's ending
     module = importlib.util.module_from_spec(importlib.machinery.ModuleSpec(name, loader, origin=str(place)))
     sys.modules[name] = module  # where a pickled layer looks for the cell's functions
+    loaded = {*sys.modules}
     try:
         loader.exec_module(module)
         registered = {id(CELLS[own]) for own in CELLS if own not in before}
         for value in {id(value): value for value in vars(module).values() if isinstance(value, Cell)}.values():
             if id(value) not in registered and value not in [CELLS[own] for own in before]:
                 CELLS.register(value.name, value)
-    except GatedRNNError:
-        _forget(place, name, before)
-        raise
     except Exception as error:
-        _forget(place, name, before)
+        _forget(place, name, before, loaded)
+        if isinstance(error, GatedRNNError):
+            raise
         line = _line(error, place)
         got, advice = f"{type(error).__name__}{line}: {' '.join(str(error).split())}", "Fix the file"
         raise DataError(f"--import {path}", "must run without an error", got, advice) from None
+    except BaseException:  # Ctrl-C, sys.exit()
+        _forget(place, name, before, loaded)
+        raise
     if set(CELLS) == before:
-        _forget(place, name, before)
+        _forget(place, name, before, loaded)
         advice = "Write CELL = Cell(name, title, make_spec, step), as docs/add-a-cell.md shows"
         raise DataError(f"--import {path}", "must define a Cell", "none", advice)
 
@@ -63,11 +66,16 @@ def imported_files() -> list[Path]:
     return list(_RUN)
 
 
-def _forget(place: Path, name: str, before: set[str]) -> None:
-    """Undo an import: the file may be mended and imported again."""
+def _forget(place: Path, name: str, before: set[str], loaded: set[str]) -> None:
+    """Undo an import: the file may be mended and imported again. Cells of modules that it imported stay: those do not run again.
+
+    Args: before, loaded: names of cells and of modules that there were.
+    """
     del _RUN[place], sys.modules[name]
     for own in set(CELLS) - before:
-        CELLS.remove(own)
+        made_in = {getattr(made, "__module__", name) for made in (CELLS[own].step, CELLS[own].make_spec)}
+        if made_in <= loaded | {name}:
+            CELLS.remove(own)
 
 
 def _line(error: BaseException, place: Path) -> str:

@@ -263,6 +263,8 @@ class Cell:
         except TypeError as error:
             got, advice = type(self.step).__name__, "Write a function, or give the class @dataclass(eq=False)"
             raise ArgumentError("Cell.step", "must be hashable", got, advice) from error
+        if not callable(self.step):
+            raise ArgumentError("Cell.step", "must be callable", repr(self.step), "Write a function")
 
 
 def repeat_chunks(values_BK: Tensor, hidden_size: int) -> Tensor:

@@ -17,6 +17,7 @@ from gatedrnn.compiler.outside import fingerprint
 from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_with
+from gatedrnn.gates import SQUASHES, sigmoid
 
 _KNOWN: dict[str, Compiled | str] = {}
 
@@ -25,6 +26,9 @@ def kept(step: Step, spec: Spec) -> Compiled | str:
     """A cell's kernels, or why it has none: from memory, from disk, or compiled now."""
     if type(spec) is not Spec:
         return f"its Spec is a {type(spec).__name__}, which may hold values that kernels do not see"
+    for gate in spec.gates:
+        if getattr(SQUASHES[gate.squash], "__module__", None) != sigmoid.__module__:
+            return f"the squash {gate.squash!r} of its gate {gate.name} is not one of the package's own"
     try:
         made_of = [fingerprint(step), spec.text(), torch.__version__, _SOURCES]
     except UnsupportedError as error:
@@ -91,7 +95,7 @@ def _read(key: str) -> Compiled | str | None:
         if _checksum(values) != checksum:
             return None
         return values if isinstance(values, str) else Compiled(**_fields(values))
-    except (OSError, DataError, ValueError, TypeError, KeyError):
+    except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

@@ -100,8 +100,8 @@ def _find(state_dict: Mapping[str, Tensor], ending: str, owner: str) -> Tensor:
         got = f"{len(keys)} of them" if keys else f"keys such as {', '.join(sorted(state_dict)[:3]) or 'none'}"
         raise CheckpointError(owner, f"must hold one key that ends in {ending!r}", got, "Check the layer's number")
     found, dimensions = state_dict[keys[0]], 1 if ending.endswith("bias") else 2
-    if found.dim() != dimensions:
-        raise CheckpointError(
-            owner, f"{ending} must have {dimensions} dimension(s)", list(found.shape), "Check which model it comes from"
-        )
+    if not isinstance(found, Tensor) or found.dim() != dimensions:
+        got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        rule = f"{ending} must be a tensor of {dimensions} dimension(s)"
+        raise CheckpointError(owner, rule, got, "Check which model it comes from")
     return found

@@ -182,7 +182,8 @@ class RecurrentBase(nn.Module, ABC):
                 if named:
                     traces.append(self._named(named, result.trace or {}))
             x_TBD = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-        stacked = tuple(batch.restore_state(_stacked(layers)) for layers in zip(*finals, strict=True))
+        # no views, so that `h_n.detach_()` works as with torch.nn.LSTM
+        stacked = tuple(batch.restore_state(torch.stack(layers)) for layers in zip(*finals, strict=True))
         result = batch.restore(x_TBD), stacked if len(self.spec.states) > 1 else stacked[0]
         if not named:
             return result
@@ -306,13 +307,6 @@ class RecurrentBase(nn.Module, ABC):
         if self.gates != self.cell.gates:
             parts.append(f"gates={self.gates}")
         return ", ".join(parts)
-
-
-def _stacked(layers: tuple[Tensor, ...]) -> Tensor:
-    """A state of all layers and directions; what has a gradient is no view, so that `h.detach_()` works as with torch.nn.LSTM."""
-    if len(layers) == 1 and not layers[0].requires_grad:
-        return layers[0].unsqueeze(0)
-    return torch.stack(layers)
 
 
 def _check_dtype(owner: str, dtype: Any) -> None:

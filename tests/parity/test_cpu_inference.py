@@ -472,8 +472,9 @@ def test_another_way_to_call_is_right():
         torch.testing.assert_close(vmap(lambda one: layer(one)[0], 1, 1)(x), output, rtol=0, atol=1e-6)
 
 
-def test_a_traced_layer_takes_any_number_of_steps():
-    layer, x = make("lstm", D, H, 2, dtype=torch.float32), torch.randn(4, 3, D)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_traced_layer_takes_any_number_of_steps(layers):
+    layer, x = make("lstm", D, H, layers, dtype=torch.float32), torch.randn(4, 3, D)
     traced = torch.jit.trace(layer, (x,))
     for steps in (1, 4, 9, 100):
         given = torch.randn(steps, 3, D)
@@ -482,7 +483,7 @@ def test_a_traced_layer_takes_any_number_of_steps():
         torch.testing.assert_close(torch.jit.trace(layer, (x,))(2 * x)[0], layer(2 * x)[0])
         given = torch.randn(4, 5, D)
         torch.testing.assert_close(traced(given)[0], layer(given)[0], rtol=0, atol=1e-6)
-        h, c = torch.zeros(2, 3, H), torch.zeros(2, 3, H)
+        h, c = torch.zeros(layers, 3, H), torch.zeros(layers, 3, H)
         layer.requires_grad_(False)
         fixed = torch.jit.trace(lambda x: layer(x, (h, c)), (x,))
         with pytest.raises(Exception, match=r"h_0.*shape \[4, 5"):

@@ -3,6 +3,7 @@
 import importlib
 import os
 import stat
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +16,7 @@ from gatedrnn.compiler import Compiled, UnsupportedError
 from gatedrnn.core.config import convert
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import write_folder, write_with
+from gatedrnn.gates import SQUASHES
 from gatedrnn.sequence import timing
 from gatedrnn.weights.compressed import gather
 
@@ -91,7 +93,39 @@ def test_a_file_whose_import_failed_leaves_no_cell_and_can_be_mended(tmp_path, r
     file.write_text(FAILING.format(rest=f"# without {rest}"))
     own.import_cells(file)
     assert set(CELLS) - before == {"read_one"}
-    own._forget(file.resolve(), f"gatedrnn_own_{own._RUN[file.resolve()][:16]}", before)
+    own._forget(file.resolve(), f"gatedrnn_own_{own._RUN[file.resolve()][:16]}", before, {*sys.modules})
+
+
+@pytest.mark.parametrize("end", ["1 / 0", "raise SystemExit(3)"])
+def test_a_failed_import_leaves_the_cells_of_other_files(tmp_path, monkeypatch, end):
+    """Of a file and of an ordinary module that it imports: neither runs again."""
+    before, text = set(CELLS), FAILING.format(rest="")
+    theirs = text.replace("lstm.make_spec,", "lambda H: lstm.make_spec(H),")  # a function of its own
+    (tmp_path / "theirs.py").write_text(theirs.replace("read_one", "read_theirs"))
+    plain = f"plain_module_{len(end)}"
+    (tmp_path / f"{plain}.py").write_text(theirs.replace("read_one", "read_plain"))
+    lines = "from gatedrnn.cells.own import import_cells", "from pathlib import Path", f"import {plain}"
+    file = tmp_path / "mine.py"
+    file.write_text("\n".join((*lines, f"import_cells(Path({str(tmp_path / 'theirs.py')!r}))", text, end)))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises((DataError, SystemExit)):
+        own.import_cells(file)
+    assert set(CELLS) - before == {"read_theirs", "read_plain"}
+    own.import_cells(tmp_path / "theirs.py")
+    with pytest.raises((DataError, SystemExit)):  # it runs again
+        own.import_cells(file)
+    theirs = (tmp_path / "theirs.py").resolve()
+    own._forget(theirs, f"gatedrnn_own_{own._RUN[theirs][:16]}", before, {*sys.modules})
+    assert set(CELLS) == before
+
+
+def test_a_squash_of_one_s_own_runs_on_the_reference(monkeypatch):
+    """Its name does not say what it computes, now or in a later process."""
+    for name in ("mine", "exp"):
+        monkeypatch.setitem(SQUASHES, name, lambda z, hard: torch.nn.functional.softplus(z))
+        spec = Spec(4, (Gate("g", 4, name, memory=False), Gate("f", 4)), ("h",))
+        told = kept.kept(lstm.step, spec)
+        assert told == f"the squash '{name}' of its gate g is not one of the package's own"
 
 
 # What compilation keeps on disk.
@@ -123,6 +157,18 @@ def test_only_a_reason_that_lasts_is_kept_on_disk(tmp_path, monkeypatch, error, 
 
 
 # What a layer takes and gives.
+
+
+@pytest.mark.parametrize("how", [{}, {"proj_size": 2}, {"backend": "reference"}, {"dtype": torch.bfloat16}])
+def test_final_states_may_be_detached_in_place_without_a_gradient(how):
+    layer = LSTM(3, 4, **how)
+    x = torch.randn(2, 3, 3, dtype=how.get("dtype"))
+    with torch.no_grad():
+        for found in (layer(x)[1], layer(x, lengths=[2, 1, 1])[1], layer(x, return_gates=True)[1]):
+            for state in found:
+                state.detach_()
+    for state in layer.requires_grad_(False)(x)[1]:
+        state.detach_()
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
@@ -159,7 +205,7 @@ OF_G2 = {"cell_0.weight_ih": torch.zeros(3, 16), "cell_0.weight_hh": torch.zeros
 def test_published_weights_of_another_rank_are_refused(key):
     wrong = THEIRS[key][0] if THEIRS[key].dim() > 1 else THEIRS[key][None]
     assert ONLSTM.load_ordered_neurons(THEIRS, 0).hidden_size == 4
-    with pytest.raises(CheckpointError, match=rf"^ONLSTM\.load_ordered_neurons: {key} must have .*; got \["):
+    with pytest.raises(CheckpointError, match=rf"^ONLSTM\.load_ordered_neurons: {key} must be a tensor of .*; got \["):
         ONLSTM.load_ordered_neurons({**THEIRS, key: wrong}, 0)
 
 
@@ -167,7 +213,7 @@ def test_published_weights_of_another_rank_are_refused(key):
 def test_published_weights_of_g2_of_another_rank_are_refused(key):
     wrong = OF_G2[key][0] if OF_G2[key].dim() > 1 else OF_G2[key][None]
     assert G2LSTM.load_g2(OF_G2).hidden_size == 4
-    with pytest.raises(CheckpointError, match=rf"^G2LSTM\.load_g2: {key} must have .*; got \["):
+    with pytest.raises(CheckpointError, match=rf"^G2LSTM\.load_g2: {key} must be a tensor of .*; got \["):
         G2LSTM.load_g2({**OF_G2, key: wrong})
 
 
