@@ -55,14 +55,12 @@ def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
 def _name_models(figure: Figure, runs: Mapping[str, Any]) -> None:
     """A legend of several models; not every panel shows each of them."""
     if len(runs) > 1:
-        drawn = {
-            label: handle
-            for axes in figure.axes
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
+        drawn = {artist.get_label(): artist for axes in figure.axes for artist in (*axes.patches, *axes.lines)}
         names = [name for name in runs if name in drawn]
-        figure.legend([drawn[name] for name in names], names, loc="outside lower center", ncols=len(names), frameon=False,
-                      fontsize=8)  # fmt: skip
+        legend = figure.legend([drawn[name] for name in names], ["?"] * len(names), loc="outside lower center",
+                               ncols=len(names), frameon=False, fontsize=8)  # fmt: skip
+        for text, name in zip(legend.get_texts(), names, strict=True):  # a legend leaves out names that begin with _
+            text.set_text(name)
 
 
 def _name(runs: Mapping[str, Sequence[Mapping[str, Any]]], row: int) -> str:

@@ -119,9 +119,10 @@ def test_the_legend_names_every_model_whatever_gates_it_has(first, second):
     for runs in (
         {"a": layers(first, [0.1, 0.2]), "b": layers(second, [0.3, 0.4])},
         {"a": layers(first, []) * 2, "b": layers(first, [0.1]) * 2},
+        {"_a": layers(first, []), "_b": layers(second, [0.1])},
     ):
         (legend,) = histograms(runs).legends
-        assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+        assert [text.get_text() for text in legend.get_texts()] == list(runs)
     deep = {"a": [*layers(first, []), *layers(first, [0.5])], "b": layers(first, [0.1])}
     (legend,) = update_frequencies(deep).legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
