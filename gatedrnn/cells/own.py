@@ -45,16 +45,13 @@ def import_cells(path: Path) -> None:
         for value in {id(value): value for value in vars(module).values() if isinstance(value, Cell)}.values():
             if id(value) not in registered and value not in [CELLS[own] for own in before]:
                 CELLS.register(value.name, value)
-    except Exception as error:
+    except BaseException as error:  # whatever stops it, Ctrl-C and sys.exit() too
         _forget(place, name, before, loaded)
-        if isinstance(error, GatedRNNError):
+        if isinstance(error, GatedRNNError) or not isinstance(error, Exception):
             raise
         line = _line(error, place)
         got, advice = f"{type(error).__name__}{line}: {' '.join(str(error).split())}", "Fix the file"
         raise DataError(f"--import {path}", "must run without an error", got, advice) from None
-    except BaseException:  # Ctrl-C, sys.exit()
-        _forget(place, name, before, loaded)
-        raise
     if set(CELLS) == before:
         _forget(place, name, before, loaded)
         advice = "Write CELL = Cell(name, title, make_spec, step), as docs/add-a-cell.md shows"

@@ -246,7 +246,7 @@ class Cell:
         gates: the default perturbation of the cell, as of G²-LSTM; none for other cells.
         advised: options whose default in a language model differs from that of the layer.
 
-    Raises: ArgumentError: `step` cannot be hashed.
+    Raises: ArgumentError: `step` cannot be hashed, or cannot be called.
     """
 
     name: str

@@ -69,4 +69,4 @@ SQUASHES: dict[str, Callable[[Tensor, bool], Tensor]] = {
     "relu": lambda z, hard: torch.relu(z),
     "exp": lambda z, hard: torch.exp(z),
 }
-"""By name; the last three have no hard form."""
+"""By name, by which kernels know them: do not change an entry. The last three have no hard form."""

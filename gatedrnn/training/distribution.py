@@ -6,7 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.tasks.config import LARGEST_SEED
@@ -44,6 +46,24 @@ def check_precision(training: TrainingConfig, fabric: Fabric, resumed: bool = Fa
         rule, advice = "needs a GPU with 16-mixed", "Write --training.precision bf16-mixed, or 32-true"
         advice = "Resume the run on a GPU, or start another one" if resumed else advice
         raise ArgumentError("training.precision", rule, "16-mixed on the CPU", advice)
+
+
+def mean(fabric: Fabric, *values: float) -> list[float]:
+    """The mean of each number over all processes."""
+    if fabric.world_size == 1:
+        return list(values)
+    shared = torch.tensor(values, dtype=torch.float64, device=fabric.device)
+    total: Any = fabric.all_reduce(shared, reduce_op="mean")
+    return total.tolist()
+
+
+def gather(fabric: Fabric, own: Tensor) -> list[Tensor]:
+    """A tensor of every process, of one shape in all, by rank."""
+    if fabric.world_size == 1:
+        return [own]
+    ranks = [torch.empty_like(own) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(ranks, own.contiguous())
+    return ranks
 
 
 def _tensorboard(folder: Path) -> Any:

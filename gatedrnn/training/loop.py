@@ -7,8 +7,9 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -23,8 +24,9 @@ from gatedrnn.tasks.task import Batch, Score, check_read
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
-from gatedrnn.training.distribution import check_precision, make_fabric
+from gatedrnn.training.distribution import check_precision, gather, make_fabric, mean
 from gatedrnn.training.memory import keep_freed_memory
+from gatedrnn.training.progress import Display
 from gatedrnn.training.projected import Project, projected
 from gatedrnn.training.run import (
     TOKENS_FOLDER,
@@ -42,22 +44,6 @@ from gatedrnn.training.signals import signals
 from gatedrnn.training.state import Progress, TrainingState, check_same, check_stage
 
 _EXPLODED_NATS = 100.0
-
-
-class Display(Protocol):
-    """What the loop tells of its progress; see `TrainingDisplay`."""
-
-    def start_epoch(self, epoch: int, steps: int) -> None:
-        """An epoch of `steps` batches begins, or is resumed."""
-        ...
-
-    def step(self, done: int, loss_nats: float, per_second: float) -> None:
-        """`done` batches of the epoch are finished."""
-        ...
-
-    def end_epoch(self, record: dict[str, Any]) -> None:
-        """An epoch is validated; its metrics."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -179,7 +165,7 @@ class Loop:
     def run(self) -> Outcome:
         """Train to the end."""
         training, state = self.config.training, self.state
-        self.spent = self._mean(self._spent())[0]
+        self.spent = mean(self.fabric, self._spent())[0]
         if state.progress.best is not None and self.spent >= 1:
             self.stop = self._budget()
         with signals(self):
@@ -197,7 +183,7 @@ class Loop:
 
     def _stopped(self) -> bool:
         """Whether to stop now: what a signal says to one process, all must do."""
-        if not self._mean(self.stop is not None)[0]:
+        if not mean(self.fabric, self.stop is not None)[0]:
             return False
         self.stop = self.stop or "interrupted"
         return True
@@ -237,7 +223,8 @@ class Loop:
         began, before = time.monotonic(), p.count
         while p.batch < len(batches):
             batch = batches[p.batch]
-            loss, stop, late, due, self.spent = self._mean(
+            loss, stop, late, due, self.spent = mean(
+                self.fabric,
                 self._step(batch, len(batches)),
                 self.stop is not None,
                 self._out_of_time(),
@@ -350,7 +337,7 @@ class Loop:
             write_metrics(self.folder, p.metrics)
             self.fabric.log_dict({k: v for k, v in record.items() if k != "step"}, step=p.step)
         self.display.end_epoch(record)
-        if self._mean(self._out_of_time())[0]:
+        if mean(self.fabric, self._out_of_time())[0]:
             self.stop = self._budget()
 
     def _scored(self) -> tuple[Score, bool]:
@@ -364,7 +351,8 @@ class Loop:
             except CheckpointError:  # it is not finite
                 self._check_loss(math.nan)
                 raise
-            score = replace(score, loss=self._mean(score.loss)[0])  # processes round differently, and must decide alike
+            # processes round differently, and must decide alike
+            score = replace(score, loss=mean(self.fabric, score.loss)[0])
             improved = best is None or score.loss < best
             if improved and self.fabric.is_global_zero:
                 save_weights(self.folder, state.model)
@@ -389,29 +377,13 @@ class Loop:
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self.saved_at > 60 * self.config.training.checkpoint_minutes
 
-    def _mean(self, *values: float) -> list[float]:
-        """The mean of numbers over all processes."""
-        if self.fabric.world_size == 1:
-            return list(values)
-        shared = torch.tensor(values, dtype=torch.float64, device=self.fabric.device)
-        total: Any = self.fabric.all_reduce(shared, reduce_op="mean")
-        return total.tolist()
-
     def _checkpoint(self) -> None:
         self.saved_at = time.monotonic()
-        tensors, values = self.state.state_dict(self.fabric.device, self._gather)
+        tensors, values = self.state.state_dict(self.fabric.device, partial(gather, self.fabric))
         values["seconds"] = self._seconds()
         if self.fabric.is_global_zero:
             checkpoint.save(self.folder, self.state.progress.step, tensors, values)
         self.fabric.barrier()
-
-    def _gather(self, own: Tensor) -> list[Tensor]:
-        """A tensor of every process, by rank."""
-        if self.fabric.world_size == 1:
-            return [own]
-        ranks = [torch.empty_like(own) for _ in range(self.fabric.world_size)]
-        torch.distributed.all_gather(ranks, own.contiguous())
-        return ranks
 
 
 def _optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:

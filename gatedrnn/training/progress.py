@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -11,6 +11,22 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from gatedrnn.tasks import Task
 
 _BAR_SECONDS, _LOG_SECONDS = 0.2, 60.0
+
+
+class Display(Protocol):
+    """What the loop tells of its progress."""
+
+    def start_epoch(self, epoch: int, steps: int) -> None:
+        """An epoch of `steps` batches begins, or is resumed."""
+        ...
+
+    def step(self, done: int, loss_nats: float, per_second: float) -> None:
+        """`done` batches of the epoch are finished."""
+        ...
+
+    def end_epoch(self, record: dict[str, Any]) -> None:
+        """An epoch is validated; its metrics."""
+        ...
 
 
 @final

@@ -1,12 +1,12 @@
 """Two processes on one machine, by gloo, and once by torchrun: the losses of one process, and exact resume."""
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from letters import write_letters
 from programs import together
 from terminal import call
 
@@ -18,13 +18,8 @@ PLAIN = [f"--model.{name}_dropout={0}" for name in ("input", "hidden", "output")
 
 @pytest.fixture
 def text(tmp_path):
-    folder = tmp_path / "text"
-    folder.mkdir()
-    generator = random.Random(0)
-    lines = [" ".join(generator.choices("abcdefgh", k=generator.randint(1, 9))) for _ in range(210)]
-    (folder / "train.txt").write_text("\n".join(lines))  # the last stretch is short: a process has less to predict
-    (folder / "valid.txt").write_text("\n".join(lines[:30]))
-    return folder
+    """The last stretch is short: a process has less to predict."""
+    return write_letters(tmp_path / "text", "abcdefgh", 210, 30)
 
 
 def train(text, out, processes, *options, torchrun=False):

@@ -3,11 +3,9 @@
 import json
 import shutil
 import subprocess
-from importlib.resources import files
 
 import pytest
-
-from gatedrnn.export.web import PAGE
+from pages import copy_page
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which runs the page's JavaScript")
 
@@ -119,10 +117,7 @@ console.log(JSON.stringify(await (async () => {%s})()));
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """`page(script, sentence, tokenize, **about)`: what a script returns of the page of a run, opened at a sentence."""
-    folder = tmp_path_factory.mktemp("page")
-    for name in PAGE:
-        (folder / name).write_bytes((files("gatedrnn.export") / "page" / name).read_bytes())
-    (folder / "package.json").write_text('{"type": "module"}')
+    folder = copy_page(tmp_path_factory.mktemp("page"))
     (folder / "runtime").mkdir()
     (folder / "runtime" / "ort.wasm.bundle.min.js").write_text(RUNTIME)
 

@@ -1,10 +1,10 @@
 """Trainings at their edges: another precision, another device, the stage after the main one, processes, messages."""
 
-import random
 from dataclasses import replace
 
 import pytest
 import torch
+from letters import write_letters
 
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError
@@ -48,13 +48,7 @@ class Quiet:
 
 @pytest.fixture
 def corpus(tmp_path):
-    folder = tmp_path / "text"
-    folder.mkdir()
-    generator = random.Random(0)
-    lines = [" ".join(generator.choices("abcdefg", k=generator.randint(1, 9))) for _ in range(40)]
-    (folder / "train.txt").write_text("\n".join(lines))
-    (folder / "valid.txt").write_text("\n".join(lines[:20]))
-    return Corpus(find_splits(folder), min_count=1)
+    return Corpus(find_splits(write_letters(tmp_path / "text", "abcdefg", 40, 20)), min_count=1)
 
 
 def run(corpus, folder, display=None, *, resume=False, project=None, **training):

@@ -3,13 +3,13 @@
 import errno
 import json
 import os
-import random
 import signal
 import zlib
 from dataclasses import replace
 
 import pytest
 import torch
+from letters import write_letters
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -91,13 +91,7 @@ class Quiet:
 
 @pytest.fixture
 def corpus(tmp_path):
-    folder = tmp_path / "text"
-    folder.mkdir()
-    generator = random.Random(0)
-    lines = [" ".join(generator.choices("abcdefg", k=generator.randint(1, 9))) for _ in range(60)]
-    (folder / "train.txt").write_text("\n".join(lines))
-    (folder / "valid.txt").write_text("\n".join(lines[:20]))
-    return Corpus(find_splits(folder), min_count=1)
+    return Corpus(find_splits(write_letters(tmp_path / "text", "abcdefg", 60, 20)), min_count=1)
 
 
 def config_for(case, **training):

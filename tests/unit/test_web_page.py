@@ -5,16 +5,15 @@ import math
 import random
 import shutil
 import subprocess
-from importlib.resources import files
 
 import pytest
+from pages import copy_page
 
 from gatedrnn.data import Vocabulary, align
 from gatedrnn.data.config import MAPPINGS
 from gatedrnn.data.levels import Characters, Words
 from gatedrnn.data.penn import penn_text, penn_words
 from gatedrnn.data.subwords import Subwords
-from gatedrnn.export.web import PAGE
 from gatedrnn.trees import brackets, distances_to_spans
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs node, which runs the page's JavaScript")
@@ -47,10 +46,7 @@ console.log(JSON.stringify(%s));
 @pytest.fixture(scope="module")
 def javascript(tmp_path_factory):
     """`javascript(expression, given)`: its value, with `given` and the page's functions at hand."""
-    folder = tmp_path_factory.mktemp("page")
-    for name in PAGE:
-        (folder / name).write_bytes((files("gatedrnn.export") / "page" / name).read_bytes())
-    (folder / "package.json").write_text('{"type": "module"}')
+    folder = copy_page(tmp_path_factory.mktemp("page"))
 
     def run(expression, given):
         (folder / "harness.js").write_text(HARNESS % expression)
