@@ -3,13 +3,12 @@
     python benchmarks/criteria.py RUN RUN RUN ... --treebank dev.trees --text valid.txt
 
 Of each run: F1 of its trees on the treebank (protocol A, percent), and figures without a gold tree: the validation perplexity
-of its last epoch and, on the lines of --text, the mean agreement of its trees with those of the other runs, their agreement with
-right-branching and with left-branching trees, and their mean depth beside that of the most balanced trees. At the end
-Spearman's rank correlation of each with F1, and the 95 % interval of 10,000 bootstrap samples of the runs.
+of the epoch whose weights it holds and, on the lines of --text, the mean agreement of its trees with those of the other runs,
+their agreement with right-branching and with left-branching trees, and their mean depth beside that of the most balanced
+trees. At the end Spearman's rank correlation of each with F1, and the 95 % interval of 10,000 bootstrap samples of the runs.
 """
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from itertools import islice
 from math import ceil, log2
@@ -19,7 +18,7 @@ import numpy as np
 
 from gatedrnn.data import read_treebank
 from gatedrnn.studies.parsing import default_gate, default_layer, induced_trees, parse_sentences, read_gold
-from gatedrnn.training.run import Run, load_run
+from gatedrnn.training.run import Run, load_run, read_metrics
 from gatedrnn.trees import Gold, Span, agreement, gold_tree, score
 from gatedrnn.trees.baselines import left, right
 from gatedrnn.trees.scores import depth
@@ -38,9 +37,8 @@ def f1(run: Run, gold: Sequence[Gold]) -> float:
 
 
 def perplexity(run: Run) -> float:
-    """On the validation text, after the last epoch."""
-    lines = (run.folder / "metrics.jsonl").read_text("utf-8").splitlines()
-    return json.loads(lines[-1])["valid_perplexity"]
+    """On the validation text, of the weights that the run holds."""
+    return [line for line in read_metrics(run.folder) if line["best"]][-1]["valid_perplexity"]
 
 
 def against(trees: Trees, lengths: Sequence[int], baseline: Callable[[int], set[Span]]) -> float:

@@ -8,6 +8,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from gatedrnn.plots.gates import legend
 from gatedrnn.training.run import read_metrics
 
 COLOURS = ("#0f766e", "#c2410c", "#4338ca", "#a16207")
@@ -19,21 +20,16 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="NAME=RUN")
     options = parser.parse_args()
     figure, axes = plt.subplots(figsize=(7.2, 4.2), dpi=150)
+    drawn = []
     for colour, given in zip(COLOURS * len(options.runs), options.runs, strict=False):
         name, _, folder = given.partition("=")
         lines = read_metrics(Path(folder))
         minutes = [line["seconds"] / 60 for line in lines]
         valid = [line["valid_perplexity"] for line in lines]
-        axes.plot(
-            minutes, valid, color=colour, marker="o", markersize=3.5, label=f"{name}, validation: {min(valid):.2f}"
-        )
-        axes.plot(
-            minutes,
-            [line["train_perplexity"] for line in lines],
-            color=colour,
-            linestyle=":",
-            label=f"{name}, training",
-        )
+        train = [line["train_perplexity"] for line in lines]
+        (solid,) = axes.plot(minutes, valid, color=colour, marker="o", markersize=3.5)
+        (dotted,) = axes.plot(minutes, train, color=colour, linestyle=":")
+        drawn += [(f"{name}, validation: {min(valid):.2f}", solid), (f"{name}, training", dotted)]
     axes.set_yscale("log")
     ticks = [60, 70, 80, 90, 100, 120, 150, 200, 300, 500]
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
@@ -42,7 +38,7 @@ def main() -> None:
     axes.set_ylabel("perplexity")
     axes.grid(color="#e5e7eb")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    legend(axes, drawn)
     figure.tight_layout()
     figure.savefig(options.out)
 

@@ -32,6 +32,7 @@ from gatedrnn.core.files import parse_yaml, to_json
 
 _LONGEST_VALUE = 4096  # characters of an option that is no text: YAML's C parser crashes on deep nesting
 _LONGEST_MESSAGE = 1000
+_NO_MEMORY = "allocate", "calculation overflowed"  # in messages of PyTorch
 _KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "tuple": "a list"}
 _READING = "gatedrnn"  # our own mode of reading values: YAML in bounded time
 
@@ -149,7 +150,7 @@ def report_errors(run: Callable[[], int]) -> int:
         if error.errno != errno.EPIPE:
             _say(_of_file(error))
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):  # PyTorch has no class for it
+        if isinstance(error, RuntimeError) and not any(word in str(error) for word in _NO_MEMORY):
             raise
         _say("memory: must hold the model and its batches; got too little memory. Choose smaller sizes.")
     return 1

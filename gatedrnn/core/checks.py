@@ -7,12 +7,18 @@ from difflib import get_close_matches
 
 from gatedrnn.core.errors import ArgumentError
 
+_LARGEST = 2**32 - 1
+
 
 def positive_int(owner: str, value: object, *, minimum: int = 1) -> int:
-    """Return `value` if it is an integer of at least `minimum`."""
+    """Return `value` if it is an integer of at least `minimum`, and fits 32 bits, as sizes of arrays do."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         rule = "must be a positive integer" if minimum == 1 else f"must be an integer of at least {minimum}"
         raise ArgumentError(owner, rule, repr(value), f"Give {minimum} or more")
+    if value > _LARGEST:
+        raise ArgumentError(
+            owner, f"must be at most {_LARGEST:,}", f"an integer of {int(value).bit_length()} bits", "Give less"
+        )
     return int(value)
 
 

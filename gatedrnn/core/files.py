@@ -20,6 +20,7 @@ from gatedrnn.core.errors import ConfigError, DataError
 ROOM = "Free some space, or choose another folder"
 
 
+_OF_RUST = re.compile(r"\(os error (\d+)\)")
 _WRITING = ".writing"
 _SWEPT = set[Path]()
 """Folders that this process has looked through for what killed writers left."""
@@ -51,11 +52,21 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
             os.fsync(stream.fileno())
         ready(temporary)
         temporary.replace(path)
-    except OSError as error:
-        raise DataError(str(path), "must be writable", error.strerror or str(error), ROOM) from error
+    except Exception as error:
+        if (got := _refusal(error)) is None:
+            raise
+        raise DataError(str(path), "must be writable", got, ROOM) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(descriptor)
+
+
+def _refusal(error: Exception) -> str | None:
+    """What the system said, also to a library in Rust (safetensors, tokenizers); None for other errors."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    told = _OF_RUST.search(str(error))
+    return os.strerror(int(told[1])) if told else None
 
 
 def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
@@ -83,12 +94,14 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
         if path.exists():
             path.rmdir()
         temporary.replace(path)
-    except OSError as error:
+    except Exception as error:
+        if (got := _refusal(error)) is None:
+            raise
         if _taken(path):
             raise DataError(
                 str(path), "must stay empty meanwhile", "files of another", "Choose another --out"
             ) from error
-        raise DataError(str(path), "must be writable", error.strerror or str(error), ROOM) from error
+        raise DataError(str(path), "must be writable", got, ROOM) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(descriptor)
@@ -163,7 +176,10 @@ class _Yaml(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """The value of a node."""
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
+            if isinstance(value, int) and value.bit_length() > _LONGEST_INT:
+                raise OverflowError  # Python writes no longer ones than 4,300 digits, which hexadecimal ones may pass
+            return value
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
             kind = node.tag.rpartition(":")[2]
             raise yaml.constructor.ConstructorError(
@@ -183,6 +199,7 @@ class _Yaml(yaml.SafeLoader):
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
 _Yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
+_LONGEST_INT = 1024  # bits: more than the largest floating-point number has
 _LONGEST_YAML = 1 << 18  # characters
 _DEEPEST_YAML = 32  # levels
 _LARGEST_YAML = 10_000  # values, those behind aliases counted each time

@@ -49,8 +49,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         for name in ("folder", "tokenizer"):
-            if getattr(self, name) == "":
-                raise ArgumentError(f"data.{name}", "must be a path", "an empty one", "Name one, or leave it out")
+            check_path(f"data.{name}", getattr(self, name))
         one_of("data.level", self.level, LEVELS)
         one_of("data.tokenize", self.tokenize, TOKENIZE)
         one_of("data.empty_lines", self.empty_lines, EMPTY_LINES)
@@ -74,6 +73,14 @@ class DataConfig:
             )
 
 
+def check_path(owner: str, path: str | None) -> None:
+    """Raises ArgumentError: it is empty, or no system can have it."""
+    if path == "" or "\0" in (path or ""):
+        raise ArgumentError(
+            owner, "must be a path", "one with a NUL" if path else "an empty one", "Name one, or leave it out"
+        )
+
+
 @dataclass(frozen=True)
 class PairDataConfig:
     """The section `data` of a run that classifies pairs.
@@ -89,8 +96,7 @@ class PairDataConfig:
     operators: int | None = None
 
     def __post_init__(self) -> None:
-        if self.folder == "":
-            raise ArgumentError("data.folder", "must be a path", "an empty one", "Name one, or leave it out")
+        check_path("data.folder", self.folder)
         if self.operators is not None:
             positive_int("data.operators", self.operators, minimum=0)
 

@@ -6,7 +6,6 @@ published WikiText-2 figures count).
 """
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_with
 from gatedrnn.data.characters import character_words
 from gatedrnn.data.config import DataConfig
-from gatedrnn.data.folders import files_in, folder_with
+from gatedrnn.data.folders import file_in, files_in, folder_with
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.text import read_batches
 from gatedrnn.data.vocabulary import Vocabulary
@@ -34,17 +33,15 @@ SPLITS = {"train": ("train",), "valid": ("valid", "dev"), "test": ("test",)}
 def find_splits(folder: Path | str) -> dict[str, Path]:
     """Files of a corpus folder by split: train.txt, valid.txt or dev.txt, test.txt (optional); each may be `.gz`.
 
-    Raises: DataError: the folder, its training text or its validation text is missing.
+    Raises: DataError: the folder, its training text or its validation text is missing, or a text is no file.
     """
     folder = folder_with(folder, "train.txt and valid.txt")
     found = {}
     for split, stems in SPLITS.items():
         names = [f"{stem}.txt{end}" for stem in stems for end in ("", ".gz")]
-        present = [folder / name for name in names if os.path.lexists(folder / name)]
-        if present:
-            if not present[0].is_file():
-                raise DataError(str(present[0]), "must be a file", "something else", "Restore it, or remove it")
-            found[split] = present[0]
+        path = file_in(folder, names)
+        if path is not None:
+            found[split] = path
         elif split != "test":
             rule = f"must hold {' or '.join(names)}"
             raise DataError(str(folder), rule, files_in(folder), f"Add the {split} text")

@@ -1,5 +1,7 @@
 """Folders that a person names, and what is in them."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from gatedrnn.core.errors import DataError
@@ -17,6 +19,14 @@ def folder_with(path: Path | str, holding: str) -> Path:
     if not there:
         raise DataError(str(folder), f"must be a folder with {holding}", got, "Check --data")
     return folder
+
+
+def file_in(folder: Path, names: Iterable[str]) -> Path | None:
+    """The first of these files that a folder has; None where it has none. Raises: DataError: a folder, or a link to nothing."""
+    path = next((path for name in names if os.path.lexists(path := folder / name)), None)
+    if path is not None and not path.is_file():
+        raise DataError(str(path), "must be a file", "something else", "Restore it, or remove it")
+    return path
 
 
 def files_in(folder: Path) -> str:

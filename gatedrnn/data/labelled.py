@@ -5,13 +5,14 @@ Dimensions: N pairs, B pairs of a batch, T steps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import final
 
 import numpy as np
 
 from gatedrnn.core.errors import DataError
-from gatedrnn.data.folders import files_in, folder_with
+from gatedrnn.data.folders import file_in, files_in, folder_with
 from gatedrnn.data.logic import LABELS, Pair
 from gatedrnn.data.ragged import ChosenBatches, Ragged, by_length, columns_of
 from gatedrnn.data.vocabulary import Vocabulary
@@ -92,7 +93,7 @@ def pair_batches(pairs: LabelledPairs, batch_size: int, seed: int, epoch: int) -
 def find_pairs(folder: Path | str) -> dict[str, list[Path]]:
     """Files of labelled pairs by split: train.tsv, valid.tsv or dev.tsv, and test*.tsv if there are any; each may be `.gz`.
 
-    Raises: DataError: the folder, its training pairs or its validation pairs are missing.
+    Raises: DataError: the folder, its training pairs or its validation pairs are missing, or one of these is no file.
     """
     folder = folder_with(folder, "train.tsv and valid.tsv")
     found = {split: _like(folder, stem) for split, stem in (("train", "train"), ("valid", "valid"), ("test", "test*"))}
@@ -105,5 +106,7 @@ def find_pairs(folder: Path | str) -> dict[str, list[Path]]:
 
 def _like(folder: Path, stem: str) -> list[Path]:
     """Files of these names, in order; of a file and its `.gz`, the file."""
-    plain = set(folder.glob(f"{stem}.tsv"))
-    return sorted(plain.union(path for path in folder.glob(f"{stem}.tsv.gz") if path.with_suffix("") not in plain))
+    ends, there = ("", ".gz"), [path.name for path in folder.glob("*")]
+    plain = {name.removesuffix(end) for end in ends for name in there if fnmatchcase(name, f"{stem}.tsv{end}")}
+    found = (file_in(folder, [f"{name}{end}" for end in ends]) for name in sorted(plain))
+    return [path for path in found if path is not None]

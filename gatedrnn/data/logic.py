@@ -6,8 +6,9 @@ bits.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from gatedrnn.core.errors import DataError
@@ -21,6 +22,7 @@ LABELS = ("=", "<", ">", "^", "|", "v", "#")
 _WORLDS = 1 << len(VARIABLES)
 _ALL = (1 << _WORLDS) - 1
 _TRUE_IN = {v: sum(1 << world for world in range(_WORLDS) if world >> k & 1) for k, v in enumerate(VARIABLES)}
+_MOST_MISSES = 1000
 _COLUMNS = "operators, label, left and right, separated by tabs"
 
 
@@ -122,9 +124,30 @@ def make_pairs(count: int, seed: int, operators: Sequence[int] = range(7), varia
         operators: the larger of a pair's numbers of operators is drawn from these.
         variables: of the six, that a pair has at most.
     """
-    draw, pairs, seen = random.Random(seed), list[Pair](), set[tuple[str, str]]()
+    return list(islice(_drawn(random.Random(seed), operators, variables, set()), count))
+
+
+def make_splits(sizes: Mapping[str, tuple[int, Sequence[int]]], seed: int, variables: int = 4) -> dict[str, list[Pair]]:
+    """Pairs as `make_pairs` makes them, for several splits; no pair is in two of them.
+
+    The splits take pairs in turn: there are only 36 pairs without an operator, and each split gets a share of them.
+
+    Args: sizes: how many pairs, and `operators` as in `make_pairs`, by split.
+    """
+    seen, draws = set[tuple[str, str]](), {}
+    for number, (split, (_, operators)) in enumerate(sizes.items()):
+        draws[split] = _drawn(random.Random(len(sizes) * seed + number), operators, variables, seen)
+    made: dict[str, list[Pair]] = {split: [] for split in sizes}
+    for turn in range(max(count for count, _ in sizes.values())):
+        for split, (count, _) in sizes.items():
+            made[split] += islice(draws[split], int(turn < count))
+    return made
+
+
+def _drawn(draw: random.Random, operators: Sequence[int], variables: int, seen: set[tuple[str, str]]) -> Iterator[Pair]:
+    """Random pairs that are not in `seen`, which they join, until a thousand draws in a row have found none."""
     misses = 0
-    while len(pairs) < count and misses < 1000:  # there are only so many of few operators
+    while misses < _MOST_MISSES:  # there are only so many of few operators
         most, names = draw.choice(operators), draw.sample(VARIABLES, variables)
         sizes = [most, draw.randint(0, most)]
         draw.shuffle(sizes)
@@ -133,8 +156,7 @@ def make_pairs(count: int, seed: int, operators: Sequence[int] = range(7), varia
         if (left, right) not in seen:
             misses = 0
             seen.add((left, right))
-            pairs.append(Pair(most, relation(read_formula(left), read_formula(right)), left, right))
-    return pairs
+            yield Pair(most, relation(read_formula(left), read_formula(right)), left, right)
 
 
 def _random_formula(draw: random.Random, names: Sequence[str], operators: int) -> str:

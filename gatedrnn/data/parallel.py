@@ -14,7 +14,7 @@ import numpy as np
 from gatedrnn.core.errors import DataError
 from gatedrnn.data.batching import PAD_TARGET
 from gatedrnn.data.config import DataConfig, ParallelDataConfig
-from gatedrnn.data.folders import files_in, folder_with
+from gatedrnn.data.folders import file_in, files_in, folder_with
 from gatedrnn.data.ragged import PADDING, ChosenBatches, Ragged, by_length, columns_of
 from gatedrnn.data.text import Kept, read_lines
 from gatedrnn.data.vocabulary import Vocabulary
@@ -149,7 +149,7 @@ def read_parallel(folder: Path | str, data: ParallelDataConfig) -> dict[str, Tex
 def read_split(folder: Path | str, split: str, data: ParallelDataConfig) -> TextPair | None:
     """One split of a folder, None where it is not there; of test sets that are not named `test`, the first by name.
 
-    Raises: DataError: the folder or a side is missing; sides of different lengths, or an empty one, with the lines.
+    Raises: DataError: the folder or a side is missing, or no file; sides of different lengths, or an empty one, with the lines.
     """
     folder = folder_with(folder, f"train.{data.source} and train.{data.target}")
     endings = (f".{data.source}", f".{data.source}.gz", ".tsv", ".tsv.gz")
@@ -181,7 +181,7 @@ def _named(folder: Path, stem: str, data: ParallelDataConfig) -> TextPair | None
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    return next((path for end in ("", ".gz") if (path := folder / f"{name}{end}").is_file()), None)
+    return file_in(folder, (name, f"{name}.gz"))
 
 
 def read_sides(source: Path, target: Path) -> TextPair:

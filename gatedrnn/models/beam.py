@@ -8,13 +8,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.models.translation import Source, TranslationModel
 
 _EOS, _UNK = 1, 0
+_WIDEST = 1000
 _STEEPEST = 10  # the largest alpha: with a larger one, the penalty of a long translation is too large for a float
 
 
@@ -26,7 +29,7 @@ class Hypothesis:
         ids: its tokens, without `<eos>`.
         score: log P over its length penalty.
         log_probability: log P, `<eos>` included.
-        alignment: for each token, the place in the source that attention looked at most.
+        alignment: for each token, the place in the source, its `<eos>` left out, that attention looked at most.
     """
 
     ids: list[int]
@@ -40,7 +43,7 @@ class Beam:
     """How to search.
 
     Args:
-        size: number of hypotheses kept; 1 always takes the most probable token.
+        size: number of hypotheses kept, at most 1000; 1 always takes the most probable token.
         alpha: exponent α of the length penalty ((5 + n) / 6)^α; 0 for none (Wu et al. 2016, eq. 14).
         n_best: how many translations of each source are given, at most `size`.
         ratio, extra: a translation has at most ratio · source + extra tokens.
@@ -57,6 +60,8 @@ class Beam:
     def __post_init__(self) -> None:
         positive_int("beam.size", self.size)
         positive_int("beam.n_best", self.n_best)
+        if self.size > _WIDEST:
+            raise ArgumentError("beam.size", f"must be at most {_WIDEST}", self.size, "Try 5")
         if self.n_best > self.size:
             got = f"n_best={self.n_best}, size={self.size}"
             raise ArgumentError("beam.n_best", "must be at most the beam's size", got, "Make the beam larger")
@@ -73,6 +78,7 @@ def translate(
     A source's search ends once as many as the beam has are finished, and no unfinished one would be better if it ended next.
 
     Args: source_TB, source_B: ids [T, B] with `<eos>` at their ends, and lengths [B].
+    Raises: CheckpointError: the model's scores are not finite.
     """
     beam = beam or Beam()
     with evaluating(model):
@@ -99,7 +105,7 @@ class _Search:
     def step(self) -> None:
         """One token more for every hypothesis."""
         K, found = self.beam.size, self.model.decode(self.source, self.tokens[None])
-        scores_NV = found.scores[0].double()
+        scores_NV = finite("translation.scores", found.scores[0]).double()
         scores_NV[:, _UNK] = -torch.inf
         V = scores_NV.shape[1]
         log_BKV = torch.log_softmax(scores_NV, -1).view(len(self.alive), self.width, V) + self.totals_BK[..., None]
@@ -110,7 +116,7 @@ class _Search:
         ends_V = torch.arange(V, device=self.device) == _EOS
         log_BKV[full] = log_BKV[full].masked_fill(~ends_V, -torch.inf)
         log_BN, places_BN = log_BKV.flatten(1).topk(min(2 * K, self.width * V - self.width), 1)  # K of them do not end
-        looked = found.attention[0].argmax(-1).view(len(self.alive), self.width).tolist()
+        looked = self._looked(found.attention[0]).view(len(self.alive), self.width).tolist()
         alive, rows, totals, tokens, histories = [], [], [], [], []
         given = zip(self.alive, log_BN.tolist(), places_BN.tolist(), strict=True)
         for k, (sentence, logs, places) in enumerate(given):
@@ -128,6 +134,12 @@ class _Search:
             self.source, self.width = found.source.take(torch.tensor(rows, device=self.device)), K
             self.totals_BK = torch.tensor(totals, dtype=torch.float64, device=self.device)
             self.tokens = torch.tensor(tokens, device=self.device)
+
+    def _looked(self, attention_NS: Tensor) -> Tensor:
+        """The place of each source with the most attention, its `<eos>` left out; 0 where it has nothing else."""
+        end_NS = F.pad(self.source.beyond_BS[:, 1:], (0, 1), value=True)  # from the last place on
+        end_NS[:, 0] = False
+        return attention_NS.masked_fill(end_NS, -1.0).argmax(-1)
 
     def _extended(
         self, sentence: int, logs: list[float], places: list[tuple[int, int]], before: Sequence[tuple[list[int], list[int]]],

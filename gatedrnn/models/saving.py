@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
-from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.core.files import ROOM, read_yaml, yaml_text
+from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.core.files import read_yaml, yaml_text
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"
@@ -114,15 +114,11 @@ def save_weights(folder: Path | str, model: PretrainedModel, *, trained: bool = 
 
 def save_tensors(folder: Path | str, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
     """Write tensors as `model.safetensors`, atomically, compressed ones in their small forms. Raises: DataError: it cannot be."""
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     path = Path(folder) / WEIGHTS_FILE
     kept = {name: value.detach().contiguous().cpu() for name, value in stored_tensors(tensors).items()}
-    try:
-        write_listed(path, lambda temporary: save_file(kept, temporary, notes))
-    except SafetensorError as error:
-        raise DataError(str(path), "must be writable", str(error), ROOM) from error
+    write_listed(path, lambda temporary: save_file(kept, temporary, notes))
 
 
 def stored_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

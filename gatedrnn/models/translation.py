@@ -19,7 +19,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models.config import TranslationConfig
 from gatedrnn.models.encoder import WIDE, Encoder
-from gatedrnn.models.loss import IGNORED, chunked_cross_entropy
+from gatedrnn.models.loss import IGNORED, chunked_cross_entropy, whole_numbers
 from gatedrnn.models.saving import PretrainedModel
 
 
@@ -134,7 +134,16 @@ class TranslationModel(PretrainedModel):
             source_TB, source_B: ids and lengths.
             inputs_TB: `<eos>` and all but the last token; target_B: their lengths.
             targets_TB: ids, −100 where nothing is predicted; divisor: of the losses' sum, None for their number.
+
+        Raises: ArgumentError: the targets are no integers, or not one for each of the inputs and beside them.
         """
+        owner = "TranslationModel.targets_TB"
+        if targets_TB is not None:
+            targets_TB = whole_numbers(owner, targets_TB, "[T, B]", "Time comes first")
+            if targets_TB.shape != inputs_TB.shape or targets_TB.device != inputs_TB.device:
+                rule = f"must have the inputs' shape {list(inputs_TB.shape)} and device {inputs_TB.device}"
+                got = f"{list(targets_TB.shape)} on {targets_TB.device}"
+                raise ArgumentError(owner, rule, got, "Give one target per token")
         source = self.encode(source_TB, source_B)
         if targets_TB is None:
             return self.decode(source, inputs_TB, target_B).scores

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from gatedrnn.plots.gates import COLORS
+from gatedrnn.plots.gates import COLORS, legend
 from gatedrnn.plots.trees import FAINT, INK
 
 
@@ -16,10 +16,11 @@ def by_operators(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     Args: runs: by model the record of `evaluate`: by_operators and majority.
     """
     figure = Figure(figsize=(5.6, 3.6), layout="constrained")
-    axes = figure.add_subplot()
+    axes, drawn = figure.add_subplot(), list[tuple[str, Any]]()
     for color, (name, record) in zip(cycle(COLORS), runs.items(), strict=False):
         found = {int(number): each["accuracy"] for number, each in record["by_operators"].items()}
-        axes.plot(list(found), list(found.values()), color=color, marker="o", markersize=4, linewidth=1.6, label=name)
+        how: dict[str, Any] = {"color": color, "marker": "o", "markersize": 4, "linewidth": 1.6}
+        drawn += [(name, line) for line in axes.plot(list(found), list(found.values()), label=name, **how)]
     majority = [record["majority"] for record in runs.values()]
     for value in sorted(set(majority)):
         axes.axhline(value, color=FAINT, linewidth=1, linestyle="--")
@@ -31,5 +32,5 @@ def by_operators(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
     axes.set_ylim(top=101)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="best")
+    legend(axes, drawn, fontsize=8, loc="best")
     return figure

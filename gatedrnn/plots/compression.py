@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from gatedrnn.plots.gates import COLORS
+from gatedrnn.plots.gates import COLORS, legend
 from gatedrnn.plots.trees import FAINT, INK
 
 _MARKS = "osD^vP*Xd<>"
@@ -20,7 +20,7 @@ def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: str 
         score: its name.
     """
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axes = figure.add_subplot()
+    axes, drawn = figure.add_subplot(), list[tuple[str, Any]]()
     schemes = list(dict.fromkeys(_family(row["scheme"]) for rows in runs.values() for row in rows))[1:]
     for color, (run, rows) in zip(cycle(COLORS), runs.items(), strict=False):
         whole = rows[0]["bytes"]
@@ -29,9 +29,9 @@ def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: str 
             change = row["change_percent"]
             place = change if change <= _MOST else _MOST
             axes.plot(100 * row["bytes"] / whole, place, mark, color=color, markersize=7, alpha=0.85)
-        axes.plot([], [], color=color, linewidth=4, label=run)
+        drawn += [(run, line) for line in axes.plot([], [], color=color, linewidth=4)]
     for scheme, mark in zip(schemes, _MARKS * 2, strict=False):
-        axes.plot([], [], mark, color=FAINT, markersize=6, label=scheme)
+        drawn += [(scheme, line) for line in axes.plot([], [], mark, color=FAINT, markersize=6)]
     axes.set_yscale("symlog", linthresh=1)
     low, high = axes.get_ylim()
     axes.set_yticks([tick for tick in _TICKS if low <= tick <= max(high, 1)])
@@ -42,7 +42,7 @@ def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: str 
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    legend(figure, drawn, loc="outside right center", fontsize=8)
     return figure
 
 

@@ -5,6 +5,7 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gatedrnn.plots.trees import AGREED, FAINT, INK, OWN
@@ -56,11 +57,15 @@ def _name_models(figure: Figure, runs: Mapping[str, Any]) -> None:
     """A legend of several models; not every panel shows each of them."""
     if len(runs) > 1:
         drawn = {artist.get_label(): artist for axes in figure.axes for artist in (*axes.patches, *axes.lines)}
-        names = [name for name in runs if name in drawn]
-        legend = figure.legend([drawn[name] for name in names], ["?"] * len(names), loc="outside lower center",
-                               ncols=len(names), frameon=False, fontsize=8)  # fmt: skip
-        for text, name in zip(legend.get_texts(), names, strict=True):  # a legend leaves out names that begin with _
-            text.set_text(name)
+        each = [(name, drawn[name]) for name in runs if name in drawn]
+        legend(figure, each, loc="outside lower center", ncols=len(each), fontsize=8)
+
+
+def legend(place: Axes | Figure, drawn: Sequence[tuple[str, Any]], **how: Any) -> None:
+    """A legend of names and what is drawn for them; also of names that begin with _, which matplotlib leaves out."""
+    made = place.legend([artist for _, artist in drawn], ["?"] * len(drawn), frameon=False, **how)
+    for text, (name, _) in zip(made.get_texts(), drawn, strict=True):
+        text.set_text(name)
 
 
 def _name(runs: Mapping[str, Sequence[Mapping[str, Any]]], row: int) -> str:

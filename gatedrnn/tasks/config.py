@@ -31,7 +31,7 @@ class TrainingConfig:
         patience: training stops after so many epochs without a new best score; null to never stop.
         unit: stream (the state is carried from window to window) or sentence (batched by length, each from a fresh state).
         batch_size: stretches of the text, or sentences, read side by side, over all processes.
-        sequence_length: steps of truncated back-propagation.
+        sequence_length: steps of truncated back-propagation, with unit: stream.
         partial_shuffle: rotate each stretch of the stream by a random number of tokens in every epoch.
         reset_probability: the probability that a stretch starts a window from the zero state instead of the carried one.
         random_lengths: draw each window's length around sequence_length; the learning rate changes in proportion.
@@ -42,8 +42,8 @@ class TrainingConfig:
         schedule: plateau, cosine (to 0), one_cycle (up, constant, down) or constant; cosine and one_cycle run over all epochs, or
             over the minutes if these end first.
         peak_beta: for one_cycle: the first of `betas` at the highest learning rate; it changes together with the learning rate.
-        plateau_factor: factor of the learning rate after an epoch that does not improve enough.
-        plateau_threshold: share of the validation loss by which an epoch must improve on the best one.
+        plateau_factor: for plateau: factor of the learning rate after an epoch that does not improve enough.
+        plateau_threshold: for plateau: share of the validation loss by which an epoch must improve on the best one.
         final_temperature: the gates' τ changes to this value, geometrically over all epochs or the minutes; null to keep τ.
         final_noise_probability: the gates' p changes to this value, linearly; null to keep p.
         weight_decay: factor of the L2 penalty; decoupled for adamw.

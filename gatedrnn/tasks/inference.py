@@ -15,7 +15,7 @@ from gatedrnn.core.errors import CheckpointError, DataError
 from gatedrnn.data import DataConfig, Vocabulary
 from gatedrnn.data.config import PairDataConfig
 from gatedrnn.data.labelled import LabelledPairs, PairBatch, find_pairs, pair_batches
-from gatedrnn.data.logic import LABELS, Pair, make_pairs, read_pairs, write_pairs
+from gatedrnn.data.logic import LABELS, Pair, make_splits, read_pairs, write_pairs
 from gatedrnn.data.text import rereadable
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
 from gatedrnn.models import PairClassifier, PairClassifierConfig
@@ -89,9 +89,9 @@ class Inference:
 
     @staticmethod
     def make(folder: Path, seed: int, data: PairDataConfig) -> None:
-        """Write a folder of made formulae: trained on to 4 operators, tested to 8."""
-        for number, (split, (count, operators)) in enumerate(_MADE.items()):
-            write_pairs(folder / f"{split}.tsv", make_pairs(count, 3 * seed + number, operators))
+        """Write a folder of made formulae: trained on to 4 operators, tested to 8, no pair in two splits (see `make_splits`)."""
+        for split, pairs in make_splits(_MADE, seed).items():
+            write_pairs(folder / f"{split}.tsv", pairs)
 
     @staticmethod
     def load(folder: Path, model: PairClassifierConfig, backend: str) -> tuple[PairClassifier, Vocabulary]:

@@ -155,7 +155,9 @@ class LanguageModelling(OfCorpus):
         added = [f"{named[k]} ({', '.join(f'{name} {x:g}' for name, x in s.items())})" for k, s in settings.items()]
         if temperature != 1:
             found["temperature"] = temperature
-            added.append(f"temperature {temperature:g}{' (best on valid)' if how['temperature'] == 'auto' else ''}")
+            without = ", without cache and dynamic evaluation" if settings else ""
+            best = f" (best on valid{without})" if how["temperature"] == "auto" else ""
+            added.append(f"temperature {temperature:g}{best}")
         unknown = text.unknown["text"]
         told = f"{unknown} tokens ({100 * unknown / result.tokens:.1f} %) are <unk>"
         return Evaluation(

@@ -91,6 +91,8 @@ TEMPERATURES = tuple(0.8 + 0.025 * k for k in range(19))
 def best_temperature(model: nn.Module, tokens: np.ndarray, vocabulary: Vocabulary, *, batch_size: int = 10) -> float:
     """The one of `TEMPERATURES` that gives a text the lowest perplexity, in one pass over it.
 
+    The model is the plain one, without cache and dynamic evaluation.
+
     Args: model, tokens, vocabulary, batch_size: as for `evaluate`.
     """
     totals, states = torch.zeros(len(TEMPERATURES), dtype=torch.float64), None

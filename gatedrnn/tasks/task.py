@@ -165,12 +165,22 @@ class Task(Protocol):
         ...
 
 
+def unread(task: Task, training: TrainingConfig) -> dict[str, str]:
+    """The settings that are given and have no effect: for which task, or with which other setting."""
+    found = dict.fromkeys(task.ignores, f"for {task.name}")
+    if training.optimizer == "sgd":
+        found["betas"] = "with optimizer: sgd"
+    if training.unit == "sentence":
+        found["sequence_length"] = "with unit: sentence"
+    if training.schedule != "plateau":
+        found |= dict.fromkeys(("plateau_factor", "plateau_threshold"), f"with schedule: {training.schedule}")
+    return {name: why for name, why in found.items() if getattr(training, name) != getattr(task.training, name)}
+
+
 def check_read(task: Task, training: TrainingConfig) -> None:
-    """Raises ArgumentError if a setting is given that the task has no use for."""
-    for name in task.ignores:
-        value = getattr(training, name)
-        if value != getattr(task.training, name):
-            raise ArgumentError(f"training.{name}", f"has no effect for {task.name}", value, "Leave it out")
+    """Raises ArgumentError if a setting is given that has no effect."""
+    for name, why in unread(task, training).items():
+        raise ArgumentError(f"training.{name}", f"has no effect {why}", getattr(training, name), "Leave it out")
 
 
 class Evaluated(Protocol):

@@ -237,10 +237,10 @@ class Translation:
 def _rated(
     model: Any, languages: Languages, text: TextPair, beam: Beam, tokenize: str, together: int = TOGETHER
 ) -> dict[str, Any]:
-    one = replace(beam, n_best=1)
+    one, metrics = replace(beam, n_best=1), _metrics(tokenize)
     each = translations(model, languages, text.source, one, together)
     found = [languages.written(best[0].ids) for _, best in each]
-    scores = bleu(found, text.target, tokenize)
+    scores = _scores(metrics, found, text.target)
     return {"sentences": len(found), **scores, "beam": beam.size, "alpha": beam.alpha}
 
 
@@ -306,14 +306,23 @@ def bleu(hypotheses: list[str], references: list[str], tokenize: str = "13a") ->
     Args: tokenize: none for text that is tokenised already, else 13a.
     Raises: ArgumentError: sacrebleu is not installed.
     """
+    return _scores(_metrics(tokenize), hypotheses, references)
+
+
+def _metrics(tokenize: str) -> dict[str, Any]:
+    """sacrebleu's metrics by name. Raises: ArgumentError: it is not installed."""
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
     except ImportError as error:
         advice = "Install it: pip install 'gatedrnn[mt]'"
         raise ArgumentError("evaluate", "needs sacrebleu to score translations", "no such module", advice) from error
+    return {"bleu": BLEU(tokenize=tokenize, force=True), "chrf": CHRF()}
+
+
+def _scores(metrics: dict[str, Any], hypotheses: list[str], references: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, metric in (("bleu", BLEU(tokenize=tokenize, force=True)), ("chrf", CHRF())):
+    for name, metric in metrics.items():
         found[name] = metric.corpus_score(hypotheses, [references]).score
         found[f"{name}_signature"] = str(metric.get_signature())
     return found

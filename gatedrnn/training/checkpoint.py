@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatedrnn.core.errors import CheckpointError, DataError
-from gatedrnn.core.files import ROOM, to_json, write_with
+from gatedrnn.core.errors import CheckpointError
+from gatedrnn.core.files import to_json, write_with
 from gatedrnn.training.run import CHECKPOINT_FOLDER, METRICS_FILE, checkpoints, read_metrics
 
 _CHECK, _VERSION = "checksum", {"version": "2"}
@@ -23,17 +23,13 @@ def save(run: Path, step: int, tensors: dict[str, Tensor], values: dict[str, Any
 
     Raises: DataError: it cannot be written; the ones before are still there.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     path = run / CHECKPOINT_FOLDER / f"step-{step:09d}.safetensors"
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     said = to_json(values, str(path))
     text = {"values": said, _CHECK: str(_checksum(kept, said)), **_VERSION}
-    try:
-        write_with(path, lambda temporary: save_file(kept, temporary, text))
-    except SafetensorError as error:
-        raise DataError(str(path), "must be writable", str(error), ROOM) from error
+    write_with(path, lambda temporary: save_file(kept, temporary, text))
     files = checkpoints(run)
     this = files.index(path)
     for other in (*files[:this], *files[this + 2 :]):

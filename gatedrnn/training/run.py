@@ -83,6 +83,15 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((folder / CHECKPOINT_FOLDER).glob("step-*.safetensors"), reverse=True)
 
 
+def with_text(run: Run) -> RunConfig:
+    """The configuration for a copy of a run in another folder: the built-in text is that of the run, where it still is."""
+    data, folder = run.config.data, run.text_folder.absolute()
+    if data.folder is not None or not folder.is_dir():
+        return run.config
+    level = {"level": data.token_level} if hasattr(data, "token_level") else {}  # with a folder, its default is another
+    return replace(run.config, data=replace(data, folder=str(folder), **level))
+
+
 def check_free(folder: Path) -> None:
     """Raises DataError if the folder holds a run or a part of one, so that none is ever overwritten."""
     own = (folder / name for name in (*LISTED, METRICS_FILE, CHECKSUMS_FILE))

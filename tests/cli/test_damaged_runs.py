@@ -289,7 +289,7 @@ def test_a_demo_replaces_no_run_that_was_trained_on(run, tmp_path):
     run.rename(demo / "run")
     (demo / "results.json").write_text("{}")
     before = trained(demo / "run")
-    assert "must be new, empty, or hold only a finished demo; got run" in fails("demo", "--out", demo)
+    assert "must be new, empty, or hold only a demo; got run" in fails("demo", "--out", demo)
     assert trained(demo / "run") == before
 
 
@@ -430,7 +430,7 @@ def test_a_demo_replaces_no_run_that_was_trained_longer_and_set_back(place, tmp_
     config = (place / "run" / "config.yaml").read_text()
     (tmp_path / "demo" / "run" / "config.yaml").write_text(config)
     monkeypatch.setattr("gatedrnn.cli.commands.demo.TRAINING", demos)
-    assert "must be new, empty, or hold only a finished demo; got run" in fails("demo", "--out", tmp_path / "demo")
+    assert "must be new, empty, or hold only a demo; got run" in fails("demo", "--out", tmp_path / "demo")
     assert trained(tmp_path / "demo" / "run") == trained(place / "two")
 
 

@@ -199,7 +199,7 @@ def test_a_demo_takes_no_folder_of_another_command_for_its_own(tmp_path):
     for name in ("results.json", "report.html"):  # as eval-syntax --out writes
         (tmp_path / name).write_text("{}")
     line = fails("demo", "--out", tmp_path)
-    assert "must be new, empty, or hold only a finished demo; got report.html" in line
+    assert "must be new, empty, or hold only a demo; got report.html" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "results.json"]
 
 

@@ -100,7 +100,7 @@ def prepare(base: Path, bomb: int = 300 << 20) -> None:
 
 
 def draw(random: Random, base: Path, folder: Path) -> Case:
-    """A case, its damaged files written into `folder`."""
+    """A case of language models, its damaged files written into `folder`."""
     kinds = {
         _damaged_run: 4,
         _damaged_text: 3,
@@ -370,7 +370,7 @@ def _no_json(out: str, command: str) -> str:
         raise ValueError(f"{name} in JSON")
 
     try:
-        for text in out.splitlines() if command in ("parse", "surprisal") else [out]:
+        for text in out.splitlines() if command in ("parse", "surprisal", "translate") else [out]:
             json.loads(text, parse_constant=constant)
     except ValueError as error:
         return f"no JSON: {error}"
@@ -423,16 +423,23 @@ def _alarm(number: int, frame: Any) -> None:
 
 
 def one(seed: int, number: int, base: Path) -> tuple[str, list[str]]:
-    """Case `number`: what is wrong, and its arguments."""
+    """Case `number`: what is wrong, and its arguments; a negative one is a case of `fuzz_tasks`."""
     folder = Path(tempfile.mkdtemp(prefix=f"case{number}-", dir=base / "cases"))
     kept = Path.cwd()
     try:
         os.chdir(folder)
-        case = draw(Random(f"{seed}/{number}"), base, folder)
+        from . import fuzz_tasks  # which uses this file
+
+        case = (fuzz_tasks.draw if number < 0 else draw)(Random(f"{seed}/{number}"), base, folder)
         return judged(case, folder), [argument[:300] for argument in case.arguments]
     finally:
         os.chdir(kept)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def interrupted(*_: Any) -> None:
+    """Instead of the trainings of a sweep."""
+    raise KeyboardInterrupt
 
 
 def _work(connection: Any, base: Path) -> None:
@@ -440,9 +447,11 @@ def _work(connection: Any, base: Path) -> None:
     import torch
 
     import gatedrnn.cli.commands.gates
+    import gatedrnn.cli.commands.sweep
 
     torch.set_num_threads(1)
     gatedrnn.cli.commands.gates._KINDS = ("svg",)  # figures take most of the time
+    gatedrnn.cli.commands.sweep.run_jobs = interrupted
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + BYTES, resource.RLIM_INFINITY))
     with contextlib.suppress(EOFError):
@@ -502,10 +511,13 @@ def fuzz(
 
 def main() -> int:
     """The command line."""
+    from . import fuzz_tasks
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--tasks", action="store_true", help="runs and texts of the other tasks: `fuzz_tasks`")
     parser.add_argument("--case", type=int, action="append", help="only this one, in this process")
     parser.add_argument("--base", type=Path, help="where prepared runs are kept between calls [a new folder]")
     options = parser.parse_args()
@@ -513,8 +525,10 @@ def main() -> int:
     if not (base / "long.trees.gz").exists():
         base.mkdir(exist_ok=True)
         prepare(base)
+        fuzz_tasks.prepare(base)
+    numbers = range(-1, -options.cases - 1, -1) if options.tasks else range(options.cases)
     worker = None if options.case else Worker(base)
-    return int(bool(fuzz(options.seed, options.case or range(options.cases), base, options.minutes, worker)))
+    return int(bool(fuzz(options.seed, options.case or numbers, base, options.minutes, worker)))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from . import fuzz_tasks
 from .damage import damaged
-from .fuzz_files import fuzz, prepare
+from .fuzz_files import fuzz, interrupted, prepare
 
 
 @pytest.fixture(scope="module")
@@ -14,12 +15,14 @@ def base(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gatedrnn.data.text._LONGEST_LINE", 1 << 20)  # what the bombs unpack to is then small
         prepare(folder, bomb=2 << 20)
+        fuzz_tasks.prepare(folder)
         yield folder
 
 
-@pytest.mark.parametrize("start", [1, 2, 3])
+@pytest.mark.parametrize("start", [1, 2, 3, -2])
 def test_damaged_files_and_odd_options_end_in_success_or_one_line(base, start, monkeypatch):
     monkeypatch.setattr("gatedrnn.cli.commands.gates._KINDS", ("svg",))  # figures take most of the time
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", interrupted)
     assert fuzz(7, range(start * 25, start * 25 + 25), base) == {}
 
 

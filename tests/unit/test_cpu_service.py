@@ -156,7 +156,8 @@ def failing(number):
 def test_a_cache_that_is_filled_but_cannot_be_written_is_read_in_silence(cache, monkeypatch):
     _, get = cache
     get()
-    monkeypatch.setattr(tempfile, "mkstemp", failing(errno.EROFS))
+    for place, name in ((tempfile, "mkdtemp"), (Path, "mkdir"), (Path, "touch")):
+        monkeypatch.setattr(place, name, failing(errno.EROFS))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert get() == 1

@@ -48,6 +48,7 @@ AWD = {
     "average_interval": 1,
     "finetune_epochs": 2,
 }
+PENALTIES = {"activation_penalty": 1.0, "temporal_penalty": 1.0}
 CYCLE = {
     "schedule": "one_cycle",
     "betas": (0.8, 0.99),
@@ -59,7 +60,7 @@ CYCLE = {
 SETTINGS = {
     "adam": (MODEL, {}),
     "adamw, cosine": (MODEL, {"optimizer": "adamw", "schedule": "cosine", "warmup_steps": 5, "weight_decay": 0.1}),
-    "sentences": (MODEL, {"unit": "sentence", "batch_size": 3, "activation_penalty": 1.0, "temporal_penalty": 1.0}),
+    "sentences": (MODEL, {"unit": "sentence", "sequence_length": 35, "batch_size": 3, **PENALTIES}),
     "awd": (NOISY, AWD),
     "gru": (replace(MODEL, cell="gru", options={}), {"epochs": 2}),
     "one cycle": (replace(MODEL, hidden_sizes=(8, 8), skip_connections=True, forget_bias=1.0), CYCLE),

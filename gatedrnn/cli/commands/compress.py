@@ -19,12 +19,15 @@ from gatedrnn.cli.output import show_table, status
 from gatedrnn.cli.text import GO_ON, check_recurrent, run_names
 from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.checksums import CHECKSUMS_FILE
+from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json, write_text
 from gatedrnn.data.text import rereadable
-from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
+from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_config, save_tensors
 from gatedrnn.studies.compression import METHODS, WEIGHTS, Projection, Scheme, compressed, published
 from gatedrnn.tasks import TASKS
+from gatedrnn.tasks.task import unread
+from gatedrnn.training.config import RunConfig, read_run_config
 from gatedrnn.training.run import (
     LISTED,
     TOKENS_FOLDER,
@@ -36,6 +39,7 @@ from gatedrnn.training.run import (
     load_run,
     load_runs,
     locked,
+    with_text,
 )
 from gatedrnn.weights.compressed import CompressedWeight
 
@@ -187,12 +191,7 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
     from gatedrnn.training.loop import train
     from gatedrnn.training.progress import TrainingDisplay
 
-    own = run.config.training
-    training = replace(
-        own, epochs=options.retrain, learning_rate=options.learning_rate or _RATE * own.learning_rate, schedule="cosine",
-        warmup_steps=0, minutes=None, patience=None, finetune_epochs=0, average_interval=None, average_epoch=None,
-        final_temperature=None, final_noise_probability=None, average_decay=None, peak_beta=None,
-    )  # fmt: skip
+    config = _config(run, options, out)
     console = Console(stderr=True, quiet=options.json)
     weights, project = run.model.expand().state_dict(), Projection(run.model, scheme)
     project(weights)  # what the scheme refuses, it refuses before anything is written
@@ -201,11 +200,27 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
     with console.status("reading the text"):
         task = TASKS[run.config.task].open(run.config.data, run.text_folder, run.folder)
         task.cache(out / TOKENS_FOLDER)
-    with TrainingDisplay(console, training.epochs, task) as display:
-        config = replace(run.config, training=training)
+    with TrainingDisplay(console, config.training.epochs, task) as display:
         outcome = train(config, task, out, display, resume=options.resume, weights=weights, project=project)
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt(f"{GO_ON} in {out}")
+
+
+def _config(run: Run, options: Options, out: Path) -> RunConfig:
+    """The configuration to train `out` with; a setting that has no effect is as in `out`, if that has begun, else the default."""
+    task: Any = TASKS[run.config.task]
+    own = run.config.training
+    training = replace(
+        own, epochs=options.retrain, learning_rate=options.learning_rate or _RATE * own.learning_rate, schedule="cosine",
+        warmup_steps=0, minutes=None, patience=None, finetune_epochs=0, average_interval=None, average_epoch=None,
+        final_temperature=None, final_noise_probability=None, average_decay=None, peak_beta=None,
+    )  # fmt: skip
+    config, kept = with_text(run), task.training
+    if options.resume and (out / CONFIG_FILE).is_file():
+        begun = read_run_config(out / CONFIG_FILE, written=True)  # perhaps by an earlier version, which kept no text
+        config, kept = run.config if begun.data == run.config.data else config, begun.training
+    plain = {name: getattr(kept, name) for name in unread(task, training)}
+    return replace(config, training=replace(training, **plain))
 
 
 def _text(run: Run, path: str | None) -> Any:
@@ -223,8 +238,9 @@ def _write(run: Run, out: Path, scheme: Scheme) -> None:
     """A run's folder with its weights in a small form; the weights last, so that a run is whole or none."""
     kept = compressed(run.model, scheme)
     for name in LISTED:
-        if name != WEIGHTS_FILE and (run.folder / name).exists():
+        if name not in (CONFIG_FILE, WEIGHTS_FILE) and (run.folder / name).exists():
             write_text(out / name, (run.folder / name).read_text(encoding="utf-8"))
+    save_config(out, to_dict(with_text(run)))
     save_tensors(out, kept)
     accept_run(out)
 

@@ -13,7 +13,7 @@ from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option
 from gatedrnn.cli.output import say
 from gatedrnn.core.errors import DataError, GatedRNNError
-from gatedrnn.core.files import write_json
+from gatedrnn.core.files import write_json, write_text
 from gatedrnn.data import (
     CONSTRUCTIONS,
     DEEPER,
@@ -49,7 +49,9 @@ MODEL = LanguageModelConfig(
 TRAINING = TrainingConfig(epochs=6, batch_size=32, sequence_length=40, learning_rate=0.003, device="cpu")
 PAGE = "page"
 """Folder of the page that computes in the browser."""
-OWN_FILES = {"run", "results.json", "sentences.json", "report.html", PAGE}
+UNFINISHED = "unfinished"
+"""A file that is there until the demo has ended."""
+OWN_FILES = {"run", "results.json", "sentences.json", "report.html", PAGE, UNFINISHED}
 
 
 @dataclass(frozen=True)
@@ -63,19 +65,19 @@ class Options(arguments.Options):
 def run(options: Options) -> dict[str, Any]:
     """What `results.json` holds. Raises: DataError: the folder holds files that are not a demo's."""
     folder, seed, console = Path(options.out), options.seed, Console(stderr=options.json)
-    began = time.monotonic()
+    began, training = time.monotonic(), replace(TRAINING, seed=seed)
     _clear(folder)
+    write_text(folder / UNFINISHED, "")
     text, out = folder / "run" / "text", folder / "run"
     say(f"writing {SENTENCES['train']:,} sentences of the built-in grammar (seed {seed})", console)
     write_corpus(text, seed, **SENTENCES)
-    training = replace(TRAINING, seed=seed)
     corpus = Corpus(find_splits(text), min_count=1)
     config = RunConfig(DataConfig(folder=str(text.resolve()), min_count=1), MODEL, training)
     task = LanguageModelling(corpus)
     with TrainingDisplay(console, training.epochs, task) as display:
         outcome = train(config, task, out, display)
     if outcome.stopped == "interrupted":
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt("the same command starts again")
     trained = load_run(out)
     say("parsing the test sentences, judging agreement pairs, drawing", console)
     parsing, sentences = _parse(trained, text / "test.trees")
@@ -97,6 +99,7 @@ def run(options: Options) -> dict[str, Any]:
     _write_page(trained, folder / PAGE, console)
     results["seconds"] = round(time.monotonic() - began, 1)
     write_json(folder / "results.json", results)
+    (folder / UNFINISHED).unlink()
     return results
 
 
@@ -122,7 +125,9 @@ def _write_page(run: Run, folder: Path, console: Console) -> None:
     try:
         export_run(run, folder, fetch=False)
     except GatedRNNError as missing:
+        command = shlex.join(["gatedrnn", "export", str(run.folder), "--to", "web", "--out", str(folder)])
         say(f"the page of export --to web was left out: {missing}", console)
+        say(f"to write it later, run: {command}", console)
 
 
 def _parse(run: Run, treebank: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -161,20 +166,22 @@ def _agreement(run: Run, construction: str, seed: int) -> dict[str, Any]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove an earlier, finished demo from `folder`; refuse a folder with anything else in it, or whose run was trained on."""
+    """Remove an earlier demo from `folder`; refuse a folder with anything else in it, or whose run was trained on."""
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    finished = "results.json" in present and (folder / "run" / CONFIG_FILE).is_file()  # others write results.json too
-    own = OWN_FILES if finished else set()
-    if finished:
+    begun = (folder / "run" / CONFIG_FILE).is_file()
+    finished = "results.json" in present and begun  # others write results.json too
+    own = OWN_FILES if finished or UNFINISHED in present else set()
+    if own and begun:
         training = read_run_config(folder / "run" / CONFIG_FILE, written=True).training
         log = folder / "run" / METRICS_FILE  # a line an epoch; the configuration's may have been set back
-        epochs = log.read_bytes().count(b"\n") if log.is_file() else None
-        if epochs != TRAINING.epochs or replace(training, seed=TRAINING.seed) != TRAINING:
+        epochs = log.read_bytes().count(b"\n") if log.is_file() else 0
+        whole = epochs == TRAINING.epochs or (UNFINISHED in present and epochs < TRAINING.epochs)
+        if not whole or replace(training, seed=TRAINING.seed) != TRAINING:
             own = own - {"run"}
     foreign = sorted(present - own) or (["a file"] if folder.is_file() else [])
     if foreign:
         advice = "Choose another --out, or delete the folder"
-        raise DataError(str(folder), "must be new, empty, or hold only a finished demo", foreign[0], advice)
+        raise DataError(str(folder), "must be new, empty, or hold only a demo", foreign[0], advice)
     for name in present - {"run", PAGE}:
         (folder / name).unlink()
     for name in ("run", PAGE):

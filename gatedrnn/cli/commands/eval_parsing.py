@@ -19,8 +19,10 @@ from gatedrnn.cli.text import (
     mapping_option,
 )
 from gatedrnn.cli.votes import read_weights, weight_option, weights_told
+from gatedrnn.core.checks import one_of, positive_int
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import read_treebank
+from gatedrnn.models.grammar import LONGEST
 from gatedrnn.studies.parsing import BASELINE_NAMES
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
 from gatedrnn.training.run import Run, load_runs
@@ -51,7 +53,9 @@ class Options(arguments.Options):
     )
     max_words: int | None = option(None, "score only sentences of at most so many words")
     words: str | None = option(None, "rule for the words that count [the run's, or ptb]", choices=tuple(KEEP_RULES))
-    skip_bad: bool = option(False, "skip trees that cannot be read, list them, and score the others")
+    skip_bad: bool = option(
+        False, "skip trees that cannot be read or are too long for a grammar, list them, and score the others"
+    )
     bootstrap: int = option(0, "also print 95 %% intervals, from N bootstrap samples of the sentences", "N")
     by_length: bool = option(False, "also print F1 by sentence length")
     out: str | None = option(None, "folder to write report.html, results.json and figures to", "DIR")
@@ -62,11 +66,11 @@ def run(options: Options) -> Found:
     from gatedrnn.studies.parsing import by_length, evaluate_parsing
     from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
 
-    if not options.runs and not options.baseline:
-        raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
+    told = _checked(options)
     runs = load_runs(options.runs, (LanguageModelling.name, GrammarInduction.name))
     if runs and all(map(is_grammar, runs)):
         check_gates_are_read(options)
+    _check_families(told, runs)
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
     cut = _same_cut(runs)
@@ -74,21 +78,26 @@ def run(options: Options) -> Found:
     def read(file: str) -> list[Gold]:
         return [gold_tree(tree, words, cut) for tree in read_treebank(file, bad if options.skip_bad else None)]
 
-    gold = read(options.treebank)
+    every = read(options.treebank)
+    if any(map(is_grammar, runs)):
+        every = _parsable(every, bad, options)
+    kept = [k for k, tree in enumerate(every) if options.max_words is None or len(tree) <= options.max_words]
+    gold = [every[k] for k in kept]
     sources, selection = _sources(runs, read, options)
     voters = _voters(runs, sources, gold, options)
-    ballot = _ballot(voters, runs, gold, read_weights(options.weight))
+    ballot = _ballot(voters, runs, gold, told)
     trees = {name: ballot.trees(name) for name in ALGORITHMS} if ballot else None
     baselines = options.baseline or DEFAULT_BASELINES
 
     def scored(trees: Any, algorithm: str, names: Any = (), samples: int = 0) -> Any:
-        predicted, limit = trees[algorithm] if trees else None, options.max_words
-        return evaluate_parsing(gold, predicted, max_words=limit, baselines=names, samples=samples)
+        predicted, limit = _among(trees[algorithm], kept, every) if trees else None, options.max_words
+        return evaluate_parsing(every, predicted, max_words=limit, baselines=names, samples=samples)
 
     result = scored(trees, options.algorithm, baselines, options.bootstrap)
     chosen = trees[options.algorithm] if trees else None
+    placed = None if chosen is None else _among(chosen, kept, every)
     asked = options.by_length or options.out
-    parts = by_length(gold, chosen, baselines, options.max_words) if asked else {}
+    parts = by_length(every, placed, baselines, options.max_words) if asked else {}
     record = _head(result, parts, words, runs, options) | _of_voters(voters, ballot, scored, options) | selection
     record |= {"skipped": [str(error) for error in bad]} if options.skip_bad else {}
     rows = _rows(voters, ballot, trees, scored) + [(shown(name), result.scores[name]) for name in baselines]
@@ -101,6 +110,54 @@ def run(options: Options) -> Found:
 def show(found: Found, options: Options) -> None:
     """Tables, and what to open."""
     print_scores(found.record, found.more, options)
+
+
+def _checked(options: Options) -> dict[str, float]:
+    """The weights of families. Raises: ArgumentError: one of them, or another option, is wrong, whatever the runs are."""
+    if not options.runs and not options.baseline:
+        raise ArgumentError("eval-parsing", "needs a RUN or --baseline", "neither", "Try --baseline right")
+    for name in options.baseline:
+        one_of("baseline", name, BASELINE_NAMES)
+    if options.max_words is not None:
+        positive_int("max_words", options.max_words)
+    positive_int("bootstrap", options.bootstrap, minimum=0)
+    told = read_weights(options.weight)
+    if told and not options.runs:
+        raise ArgumentError("--weight", "needs a RUN", "none", "Name the runs that vote")
+    return told
+
+
+def _check_families(told: dict[str, float], runs: list[Run]) -> None:
+    """Raises ArgumentError: a weight is of a family that no run is of."""
+    from gatedrnn.studies.parsing import PRIOR, voter_weights
+
+    voter_weights([*(run.config.task for run in runs), *([PRIOR] if PRIOR in told else [])], told)
+
+
+def _parsable(gold: list[Gold], bad: list[DataError], options: Options) -> list[Gold]:
+    """The trees without those that are scored and too long for a grammar, which `bad` receives with `--skip-bad`.
+
+    Raises: DataError: there is one, without `--skip-bad`.
+    """
+    kept: list[Gold] = []
+    for number, tree in enumerate(gold, 1):
+        if LONGEST < len(tree) <= (options.max_words or len(tree)):
+            rule, advice = f"must have at most {LONGEST} words for a grammar", "Add --skip-bad, or --max-words"
+            error = DataError(f"{options.treebank}, tree {number}", rule, len(tree), f"{advice} {LONGEST}")
+            if not options.skip_bad:
+                raise error
+            bad.append(error)
+        else:
+            kept.append(tree)
+    return kept
+
+
+def _among(trees: list[Any], kept: list[int], gold: list[Gold]) -> list[Any]:
+    """Trees of the sentences `kept`, by number, among all of them; the others are not scored and have no spans."""
+    found: list[Any] = [set() for _ in gold]
+    for k, spans in zip(kept, trees, strict=True):
+        found[k] = spans
+    return found
 
 
 def _same_words(runs: list[Run], named: str | None) -> str:
@@ -187,8 +244,6 @@ def _ballot(voters: Voters, runs: list[Run], gold: list[Gold], told: dict[str, f
     from gatedrnn.studies.parsing import Ballot
 
     if not voters:
-        if told:
-            raise ArgumentError("--weight", "needs a RUN", "none", "Name the runs that vote")
         return None
     tasks = {str(run.folder): run.config.task for run in runs}
     return Ballot(list(voters.values()), [tasks[folder] for folder, _, _ in voters], gold, told)

@@ -18,11 +18,14 @@ from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
 from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
-from gatedrnn.training.config import read_run_config
+from gatedrnn.tasks.task import check_read
+from gatedrnn.training.config import RunConfig, read_run_config
 from gatedrnn.training.run import CHECKPOINT_FOLDER, locked, read_metrics
 
 SWEEP_FILE = "sweep.json"
 _MORE_IS_BETTER = ("accuracy",)
+_OF_TRAINING_TEXT = "data.longest", "data.first_longest"
+"""Keys of the section `data` that leave the validation text as it is."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,9 @@ def run(options: Options) -> Found:
     _check_own_keys(options, trials)
     processes = positive_int("--processes", options.processes or cores())
     plan = rounds(len(trials), positive_number("--minutes", options.minutes), processes)
-    configs = {trial.number: _config(options, trial) for trial in trials}
-    settings = {"config": read_yaml(Path(options.config)) or {}, "over": list(options.over), "minutes": options.minutes}
+    given = read_yaml(Path(options.config)) or {}  # once: it may be a pipe
+    configs = {trial.number: _config(options.config, given, trial) for trial in trials}
+    settings = {"config": given, "over": list(options.over), "minutes": options.minutes}
     data = None if options.data is None else str(Path(options.data).absolute())
     settings |= {"data": data, "processes": processes}
     with TemporaryDirectory() as folder:
@@ -179,9 +183,9 @@ class _Sweep:
         save(curves(lines, f"validation {self.measure}", not self.higher), path, "png")
 
 
-def _config(options: Options, trial: Trial) -> str:
-    """The trial's YAML. Raises: ConfigError: the file is unreadable, or a key leads into what is no mapping."""
-    values = {"": deepcopy(read_yaml(Path(options.config)) or {})}
+def _config(file: str, given: Any, trial: Trial) -> str:
+    """The trial's YAML: what the file gives, changed. Raises: ConfigError: a key leads into what is no mapping."""
+    values = {"": deepcopy(given)}
     for key, value in trial.settings.items():
         *path, last = key.split(".")
         place: Any = values
@@ -190,16 +194,27 @@ def _config(options: Options, trial: Trial) -> str:
             place = place[part]
             if not isinstance(place, dict):
                 rule = f"must hold keys and values in {'.'.join(path[:k])}" if k else "must hold keys and values"
-                raise ConfigError(options.config, rule, repr(place), f"Change it, or leave --over {key} out")
+                raise ConfigError(file, rule, repr(place), f"Change it, or leave --over {key} out")
         place[last] = value
-    return yaml_text(values[""])
+    return yaml_text(_with_cell(values[""], trial) if "model.cell" in trial.settings else values[""])
+
+
+def _with_cell(values: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    """Without what the file says for a cell that the trial replaces, unless the trial says it too."""
+    model = values["model"]
+    keys = [*model, *(model["options"] if isinstance(model.get("options"), dict) else ())]
+    names = {f"{begin}{key}" for key in keys for begin in ("", "options.")}
+    names -= {key.removeprefix("model.") for key in trial.settings}
+    return values | {"model": RunConfig.types(values)["model"].without_unread(model, names)}
 
 
 def _check_own_keys(options: Options, trials: list[Trial]) -> None:
-    """Raises ArgumentError: --over names a key that the sweep sets itself."""
+    """Raises ArgumentError: --over names a key that the sweep sets itself, or one that changes the validation text."""
     keys = {"training.minutes": "each round sets it from --minutes"}
     keys |= {"data.folder": "--data sets it"} if options.data is not None else {}
     for key in trials[0].settings:
+        if key.startswith("data.") and key not in _OF_TRAINING_TEXT:
+            keys.setdefault(key, "scores on other texts or units cannot be compared")
         if key in keys:
             raise ArgumentError("--over", f"cannot change {key}: {keys[key]}", key, "Leave one of them out")
 
@@ -213,7 +228,9 @@ def _checked(configs: dict[int, str], folder: Path, has_data: bool) -> str:
     for number, text in configs.items():
         path = folder / f"trial-{number}.yaml"
         path.write_text(text, encoding="utf-8")
-        config = read_run_config(path, written=True)
+        config = read_run_config(path)
+        task: Any = TASKS[config.task]
+        check_read(task, config.training)
         tasks.add(config.task)
         texts |= {config.training.seed} if config.data.folder is None and not has_data else set()
     if len(texts) > 1:
@@ -236,14 +253,25 @@ def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(str(file), "must be JSON", "another text", "Choose another --out") from None
-    if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in ("settings", "results")):
+    if not _is_ours(found):
         raise DataError(str(file), "must be what a sweep wrote", "other JSON", "Choose another --out")
     if others := _differing(json.loads(json.dumps(settings)), found["settings"]):
         advice = "Give the same settings, or choose another --out"
         raise DataError(str(out), "must hold a sweep with the same settings", "; ".join(others), advice)
     return found["results"]
+
+
+def _is_ours(found: Any) -> bool:
+    """Whether a sweep can have written this."""
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in ("settings", "results")):
+        return False
+    kinds = {"round": int, "trial": int, "minutes": int | float, "score": int | float | None}
+    return all(
+        isinstance(each, dict) and each.keys() == kinds.keys() and all(isinstance(each[k], kinds[k]) for k in kinds)
+        for each in found["results"].values()
+    )
 
 
 def _differing(settings: dict[str, Any], before: dict[str, Any]) -> list[str]:

@@ -30,7 +30,7 @@ from gatedrnn.tasks import TASKS, LanguageModelling
 from gatedrnn.tasks.task import check_read
 from gatedrnn.tasks.teacher import TEACHER_FILE, Teacher
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
-from gatedrnn.training.run import TOKENS_FOLDER, check_begun, check_free, checkpoints, continued, load_run
+from gatedrnn.training.run import TOKENS_FOLDER, check_begun, check_free, checkpoints, continued, load_run, locked
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ def run(options: Options, teach: Teach | None = None) -> Found:
     except BaseException as error:  # whatever stops it: no half-written run stays
         begun = (out / WEIGHTS_FILE).exists()
         if not existed and not begun and rank() == 0:
-            shutil.rmtree(out, ignore_errors=True)
+            with suppress(GatedRNNError), locked(out):  # not what another process has begun there meanwhile
+                if not (out / WEIGHTS_FILE).exists():
+                    shutil.rmtree(out, ignore_errors=True)
         if begun and isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(_go_on(out, options)) from None
         raise
