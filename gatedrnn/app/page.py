@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from gatedrnn.app.readings import MOST, about, go_on, layers, read
@@ -105,10 +106,12 @@ def _go_on(
 def start(page: gr.Blocks, port: int) -> str:
     """Listen on this machine, in a thread of its own; the address. Raises: ArgumentError: the port is taken."""
     theme = Default(primary_hue="teal", font=_FONT, font_mono=_MONO)
+    newer = {"run_history": False}  # what later releases have
+    newer = {name: value for name, value in newer.items() if name in signature(page.launch).parameters}
     try:
         _, url, _ = page.launch(
             server_name=HOST, server_port=port, share=False, quiet=True, prevent_thread_lock=True, theme=theme,
-            footer_links=[], ssr_mode=False, mcp_server=False, run_history=False, enable_monitoring=False,
+            footer_links=[], ssr_mode=False, mcp_server=False, enable_monitoring=False, **newer,
         )  # fmt: skip
     except OSError as error:
         raise ArgumentError("--port", "must be free", port, "Choose another port") from error

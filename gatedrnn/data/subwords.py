@@ -6,7 +6,7 @@ A tokenizer's own ids are mapped to ours, in which `<unk>` is 0 and `<eos>` 1.
 import json
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, final
@@ -28,13 +28,14 @@ class Subwords:
     Args:
         tokenizer: a `tokenizers.Tokenizer`; truncation, padding and dropout are switched off, special tokens never added.
         owner: its name in messages.
+        unknown: tokens that are read as `<unk>`, besides the tokenizer's own unknown token.
 
     Raises: DataError: it has no token, or two of one id.
     """
 
     name = "subword"
 
-    def __init__(self, tokenizer: Any, owner: str = "tokenizer") -> None:
+    def __init__(self, tokenizer: Any, owner: str = "tokenizer", unknown: Collection[str] = ()) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if getattr(tokenizer.model, "dropout", None):
@@ -45,8 +46,8 @@ class Subwords:
         if not theirs or len(set(theirs.values())) != len(theirs):
             got = f"{len(theirs)} tokens with {len(set(theirs.values()))} ids"
             raise DataError(owner, "must give each of its tokens an id of its own", got, "Is it a tokenizer.json?")
-        unknown = _unknown_ids(json.loads(self.settings)["model"], theirs)
-        ours = {token: i for token, i in theirs.items() if i not in unknown and token != EOS}
+        other = _unknown_ids(json.loads(self.settings)["model"], theirs)
+        ours = {token: i for token, i in theirs.items() if i not in other and token not in (EOS, *unknown)}
         self.words = [UNK, EOS, *sorted(ours, key=lambda token: ours[token])]
         self.table = np.zeros(max(theirs.values()) + 1, np.int32)
         self.table[[theirs[token] for token in self.words[2:]]] = np.arange(2, len(self.words), dtype=np.int32)
@@ -74,18 +75,20 @@ class Subwords:
         return cls(tokenizer)
 
     @classmethod
-    def load(cls, path: Path | str) -> "Subwords":
-        """Read a `tokenizer.json`. Raises: DataError: missing, or not a tokenizer."""
+    def load(cls, path: Path | str, unknown: Collection[str] = ()) -> "Subwords":
+        """Read a `tokenizer.json`. Args: unknown: as of the class. Raises: DataError: missing, or not a tokenizer."""
         library = _library()
         try:
             tokenizer = library.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise DataError(str(path), "must be a readable file", error.strerror, "Check the path") from error
+        except MemoryError:
+            raise
         except Exception as error:  # the library raises bare Exception
-            reason = str(error).splitlines()[0]
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             advice = "Give a tokenizer.json of Hugging Face tokenizers"
             raise DataError(str(path), "is not a tokenizer", reason, advice) from error
-        return cls(tokenizer, str(path))
+        return cls(tokenizer, str(path), unknown)
 
     def save(self, path: Path) -> None:
         """Write `tokenizer.json`, atomically."""
@@ -178,13 +181,17 @@ def _cuts_at_spaces(settings: dict[str, Any]) -> bool:
 
 def _unknown_ids(model: dict[str, Any], ids: Mapping[str, int]) -> set[int | None]:
     """Ids that mean the unknown token: `<unk>`, and what the model calls so."""
-    return {ids.get(UNK), ids.get(str(model.get("unk_token"))), model.get("unk_id")}
+    name = model.get("unk_token")  # null where every text has tokens
+    return {ids.get(UNK), ids.get(name) if isinstance(name, str) else None, model.get("unk_id")}
 
 
 def _library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        rule = "subword needs the library tokenizers"
-        raise ArgumentError("data.level", rule, "no such module", "Install it: pip install 'gatedrnn[hf]'") from error
+        rule, advice = (
+            "subword needs the library tokenizers",
+            "Install it: pip install 'gatedrnn[hf]' or 'gatedrnn[mt]'",
+        )
+        raise ArgumentError("data.level", rule, "no such module", advice) from error
     return tokenizers

@@ -19,6 +19,8 @@ from gatedrnn.data.subwords import Subwords
 VOCABULARY_FILE, TOKENIZER_FILE = "vocabulary.json", "tokenizer.json"
 
 _DEFAULT_SUBWORDS = 8000
+ONCE_UNKNOWN = "None"
+"""A subword that earlier versions read as `<unk>` where the tokenizer names no unknown token: their runs do not list it."""
 
 
 @final
@@ -232,6 +234,8 @@ class Vocabulary:
         tokenizer = _tokenizer(path)
         splitter = Subwords.load(tokenizer)
         check(tokenizer)
+        if ONCE_UNKNOWN in splitter.words and ONCE_UNKNOWN not in self.ids:
+            splitter = Subwords.load(tokenizer, [ONCE_UNKNOWN])
         if splitter.words != self.words:
             got = f"{len(splitter.words)} and {len(self.words)} tokens"
             rule = f"must have the tokens of {path.name}, in their order"

@@ -21,6 +21,7 @@ from gatedrnn.models import generate
 from gatedrnn.studies.parsing import default_gate, default_layer, has_distances
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training.run import Run, best_record
+from gatedrnn.training.scores import MEASURED, compressed_perplexity
 
 PAGE = ("index.html", "style.css", "start.js", "page.js", "model.js", "reading.js", "writing.js", "drawing.js", "tree.js",
         "text.js", "penn.js", "letters.js", "numbers.js")  # fmt: skip
@@ -145,9 +146,12 @@ def _name(folder: Path) -> str:
 
 
 def _perplexity(run: Run) -> tuple[float | None, str]:
-    """The best epoch's, on the validation text, if the run's log has one that is finite."""
+    """The best epoch's, on the validation text, if the log has one that is finite; else that of the compressed weights."""
     best = best_record(run.folder)
-    return (None, "") if best is None else (best["valid_perplexity"], "validation text")
+    if best is not None:
+        return best["valid_perplexity"], "validation text"
+    found = compressed_perplexity(run.folder)
+    return found, MEASURED if found is not None else ""
 
 
 def _sampled(run: Run) -> list[list[int]]:

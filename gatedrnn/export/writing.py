@@ -4,7 +4,6 @@ Dimensions: T time, B batch, S source.
 """
 
 import logging
-import os
 import threading
 import warnings
 from collections.abc import Collection, Iterator, Sequence
@@ -19,6 +18,7 @@ from torch import nn
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_folder
+from gatedrnn.core.forks import at_fork
 from gatedrnn.core.torch_internals import SCAN_SINCE, scan
 from gatedrnn.export.checking import check, values
 from gatedrnn.export.graphs import Graph, graphs_of
@@ -41,7 +41,7 @@ def _free_again() -> None:
     _ONE_EXPORT = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_free_again)
+at_fork(after_in_child=_free_again)
 
 
 def onnx(

@@ -2,6 +2,7 @@
 
 from gatedrnn import __version__
 from gatedrnn.training.run import Run, best_record
+from gatedrnn.training.scores import MEASURED, compressed_perplexity
 
 _CARD = """---
 library_name: transformers
@@ -15,14 +16,16 @@ tags:
 # {name}
 
 A recurrent language model: {layers} of {cell}, {parameters} parameters, {vocabulary:,} tokens ({level}).
-Made by [gatedrnn](https://pypi.org/project/gatedrnn/) {version}.
+Made by gatedrnn {version}.
 
 {scores}
 
 ## Use it
 
+Install gatedrnn with its extra `hf`, from its wheel or from a checkout (`pip install '.[hf]'`):
+
 ```bash
-pip install 'gatedrnn[hf]'
+pip install 'gatedrnn-{version}-py3-none-any.whl[hf]'
 ```
 
 ```python
@@ -70,11 +73,13 @@ def card(run: Run, name: str) -> str:
 
 
 def _scores(run: Run) -> str:
-    """The best epoch's perplexity, as the run's log has it."""
+    """The best epoch's perplexity, as the run's log has it; of a compressed run without a log, what `compress` measured."""
     best = best_record(run.folder)
-    if best is None:
+    found = best["valid_perplexity"] if best is not None else compressed_perplexity(run.folder)
+    if found is None:
         return "No scores were kept with this run."
+    told = MEASURED if best is None else f"validation text, epoch {best['epoch']}"
     kind = {"word": "word", "char": "character", "subword": "subword"}[run.vocabulary.level]
     return f"""| score | |
 |---|--:|
-| perplexity per {kind}, validation text, epoch {best["epoch"]} | {best["valid_perplexity"]:.2f} |"""
+| perplexity per {kind}, {told} | {found:.2f} |"""

@@ -1,10 +1,12 @@
 """A language model's configuration as transformers keeps it: `config.json`."""
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
 from gatedrnn.core.config import from_dict, to_dict
+from gatedrnn.hf.remote import write_remote_code
 from gatedrnn.models import LanguageModelConfig
 
 
@@ -43,6 +45,15 @@ class GatedRNNConfig(PreTrainedConfig):
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
         """Nothing: a saved folder imports the package instead of copying this file."""
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As transformers does; beside config.json the file that its `auto_map` names, if it names one.
+
+        A model that is saved calls this after it has noted which files are there, and uploads those that are newer.
+        """
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if getattr(self, "auto_map", None):
+            write_remote_code(Path(save_directory))
 
     def built(self) -> LanguageModelConfig:
         """The model's own configuration. Raises: ArgumentError: a value is out of range or unknown."""

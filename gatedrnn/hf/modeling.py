@@ -18,7 +18,7 @@ from transformers.utils.hub import cached_file
 from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.hf.configuration import GatedRNNConfig
 from gatedrnn.hf.drawing import draw, mark_drawn
-from gatedrnn.hf.remote import AUTO_MAP, write_remote_code
+from gatedrnn.hf.remote import AUTO_MAP
 from gatedrnn.hf.state import RecurrentState, given_state, unread
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.language_model import States
@@ -234,15 +234,13 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         return found.logits.transpose(0, 1), found.hidden.transpose(0, 1), states
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """As transformers does; compressed weights in their small forms, and the file for `trust_remote_code`."""
+        """As transformers does; compressed weights in their small forms. config.json brings the file for `trust_remote_code`."""
         tensors = self.model.own_state_dict()
         self.config.model["vocabulary_size"] = self.model.embedding.num_embeddings  # another one after resizing
         self.config.compressed = [name for name, value in tensors.items() if compressed(value)]
         if self.config.compressed:
             kwargs["state_dict"] = {f"model.{name}": value for name, value in stored_tensors(tensors).items()}
         self.config.auto_map = dict(AUTO_MAP)
-        if kwargs.get("is_main_process", True) and not Path(save_directory).is_file():
-            write_remote_code(Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
 
     @classmethod

@@ -11,7 +11,7 @@ AUTO_MAP = {
 }
 """The entry `auto_map` of config.json."""
 
-_SHIM = '''"""What `trust_remote_code=True` reads: the classes of the package gatedrnn (pip install 'gatedrnn[hf]')."""
+_SHIM = '''"""What `trust_remote_code=True` reads: the classes of the package gatedrnn, which must be installed."""
 
 from gatedrnn.hf import GatedRNNConfig, GatedRNNForCausalLM
 

@@ -1,6 +1,5 @@
 """The component: a run reads the sentences of documents, a batch of them at a time."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -16,8 +15,9 @@ from spacy.util import minibatch
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.checksums import CHECKSUMS_FILE
-from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.core.files import write_folder
+from gatedrnn.core.forks import at_fork
 from gatedrnn.data import MAPPINGS, align_words
 from gatedrnn.models.saving import holds_trained
 from gatedrnn.spacy_component.constituents import LABEL, add_extensions
@@ -30,8 +30,9 @@ NAME = "gatedrnn"
 _ASSIGNS = [f"token._.{name}" for name in ("surprisal", "distance")]
 _ASSIGNS += [f"span._.{name}" for name in ("parse_string", "constituents", "labels")]
 
-if hasattr(os, "register_at_fork"):  # nlp.pipe(n_process=2): PyTorch's threads do not survive a fork
-    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+at_fork(
+    after_in_child=lambda: torch.set_num_threads(1)
+)  # nlp.pipe(n_process=2): PyTorch's threads do not survive a fork
 
 
 @Language.factory(
@@ -59,13 +60,12 @@ class Component(Pipe):
 
     Args:
         name: in the pipeline.
-        run: folder of a trained run of language modelling; one that is not there is looked for again when a document comes, since
-            a pipeline that is loaded from a disk brings its own.
+        run: folder of a trained run of language modelling; one that is not there or is damaged is read again when a document
+            comes, since a pipeline that is loaded from a disk brings its own.
         layer, gate, algorithm: as of `gatedrnn parse`.
         mapping: how words are looked up; None for what the commands do: as written for `surprisal`, by the run's rule for trees.
 
-    Raises: ArgumentError: an unknown choice, or a layer where the cell has no master gates. CheckpointError, DataError,
-        ConfigError: the run is damaged.
+    Raises: ArgumentError: an unknown choice, or a layer where the cell has no master gates.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Component(Pipe):
         self.gate, self.algorithm, self.mapping = gate, algorithm, mapping
         self._run: Run | None = None
         add_extensions()
-        if run and Path(run).is_dir():
-            self._take(load_run(run))
+        if run and (found := _readable(run)) is not None:
+            self._take(found)
 
     @property
     def run(self) -> Run:
-        """The run. Raises: CheckpointError: its folder is not there."""
+        """The run. Raises: as `load_run`, where its folder is not there or damaged."""
         return self._run or self._take(load_run(self.folder))
 
     def __call__(self, doc: Doc) -> Doc:
@@ -128,11 +128,13 @@ class Component(Pipe):
         if not _wrote(path):
             rule = "must be a new or empty folder, or one that an earlier pipeline wrote"
             raise DataError(str(path), rule, "one with other files", "Choose another folder")
-        fresh = path.with_name(f".{path.name}.fresh")
-        shutil.rmtree(fresh, ignore_errors=True)  # of a process that was killed
+        fresh, before = (path.with_name(f".{path.name}.{state}") for state in ("fresh", "before"))
+        for left in (fresh, before):  # of a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         write_folder(fresh, fill)
-        shutil.rmtree(path)
+        path.replace(before)  # killed here, it is still beside
         fresh.replace(path)
+        shutil.rmtree(before)
 
     def from_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> "Component":
         """Read what `to_disk` wrote. Raises: as `load_run`."""
@@ -207,6 +209,14 @@ class Component(Pipe):
         if not words.cuts_words:
             return ""
         return f"a run of words; got {f'level {words.level}' if words.level != 'word' else 'one of characters'}"
+
+
+def _readable(folder: str) -> Run | None:
+    """The run, or None where it cannot be read: `from_disk` may bring another one, and `Component.run` raises if it does not."""
+    try:
+        return load_run(folder)
+    except GatedRNNError:
+        return None
 
 
 def _wrote(path: Path) -> bool:

@@ -41,9 +41,9 @@ from gatedrnn.training.run import (
     locked,
     with_text,
 )
+from gatedrnn.training.scores import COMPRESSION_FILE
 from gatedrnn.weights.compressed import CompressedWeight
 
-COMPRESSION_FILE = "compression.json"
 _WHOLE = ("bf16", "int8", "int4")
 """Methods for every weight, that the table has besides the published ones."""
 _TOGETHER = 20  # stretches, sentences or pairs side by side, for a score

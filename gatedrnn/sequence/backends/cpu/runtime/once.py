@@ -1,15 +1,16 @@
 """What is worked out once in a process, by one thread: Numba and LLVM neither compile nor load for two at a time."""
 
 import functools
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from gatedrnn.core.forks import at_fork
+
 LOCK = threading.RLock()
 """Held while Numba or LLVM work for us. A fork waits for it, so that no child gets them half done."""
 
-os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
+at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 def once(function: Callable[..., Any]) -> Any:

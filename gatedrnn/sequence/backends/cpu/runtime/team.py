@@ -7,7 +7,6 @@ forked child (whose pool is gone), a team has one thread.
 import array
 import ctypes
 import functools
-import os
 import sys
 import warnings
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import torch
 
+from gatedrnn.core.forks import at_fork
 from gatedrnn.core.torch_internals import LIBRARY
 from gatedrnn.sequence.backends.cpu.runtime.once import once
 
@@ -27,7 +27,7 @@ def _forget() -> None:
     _FORKED = True
 
 
-os.register_at_fork(after_in_child=_forget)
+at_fork(after_in_child=_forget)
 
 
 @once
