@@ -6,18 +6,11 @@ from gatedrnn.cells.spec import Spec, Step
 
 def native(step: Step, spec: Spec) -> str | None:
     """The name in `torch` of the function that computes one layer of the cell, or None."""
-    gates = tuple((gate.name, gate.rows, gate.squash, gate.hard) for gate in spec.gates)
-
-    def like(own: Spec) -> bool:
-        theirs = tuple((gate.name, gate.rows, gate.squash, gate.hard) for gate in own.gates)
-        known = theirs, own.states, own.recurrent_gates, own.constants
-        return (gates, spec.states, spec.recurrent_gates, spec.constants) == known
-
     H = spec.hidden_size
     if step is lstm.step:
-        return "lstm" if like(lstm.make_spec(H)) else None
+        return "lstm" if spec == lstm.make_spec(H) else None
     if step is gru.step:
-        return "gru" if like(gru.make_spec(H)) else None
+        return "gru" if spec == gru.make_spec(H) else None
     if step is rnn.step:
-        return next((f"rnn_{phi}" for phi in ("tanh", "relu") if like(rnn.make_spec(H, nonlinearity=phi))), None)
+        return next((f"rnn_{phi}" for phi in ("tanh", "relu") if spec == rnn.make_spec(H, nonlinearity=phi)), None)
     return None

@@ -3,8 +3,9 @@
 Dimensions: B batch, D input, H hidden, R rows of all gates, N units of one gate.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ State = tuple[Tensor, ...]
 Trace = dict[str, Tensor]
 
 _PERTURBABLE = ("sigmoid", "cumax", "tail_cumax")
+_LARGEST_EXAMPLE = 1024
+_RESERVED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ class Spec:
             product computes its last one in the step).
         extras: further parameters.
         derived: what a trace shows in addition to the gates of `step`.
-        constants: names and values of numbers that the step reads, `spec.constant(name)`; an option may be one.
+        constants: names and values of numbers that the step reads, `spec.constant(name)`; an option may be one. An int, a float
+            or a bool stays one; NumPy's numbers become Python's.
         normalised: whether the step normalises logits, so that no temperature or noise can be folded into them.
         rows: R, the rows of weight_ih and weight_hh; follows from the gates.
         recurrent_rows: rows of U whose product the driver computes; follows from the gates.
@@ -106,25 +110,38 @@ class Spec:
     recurrent_rows: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        named = [each.name for each in (*self.gates, *self.extras)] + [
-            *self.states,
-            *(name for name, _ in self.constants),
-        ]
-        odd = [name for name in named if not str(name).isidentifier()]
-        if odd:
-            raise ArgumentError("Spec", "names must consist of letters, digits and _", repr(odd[0]), "Rename it")
-        for name, value in self.constants:
-            if not isinstance(value, int | float) or (isinstance(value, int) and abs(value) > 1 << 1000):
-                got = f"{name} = {str(value)[:20]!r}"
-                raise ArgumentError("Spec.constants", "must be numbers", got, "Write a float")
+        self._check_names()
         for gate in self.gates:
             if gate.hard and not gate.perturbable:
                 got = f"{gate.name} with squash={gate.squash!r}"
                 rule = f"needs one of the squashes {', '.join(_PERTURBABLE)}"
                 raise ArgumentError("Gate.hard", rule, got, "Leave hard out")
+        if self.constants:
+            object.__setattr__(self, "constants", tuple((name, _number(name, value)) for name, value in self.constants))
         object.__setattr__(self, "rows", sum(gate.rows for gate in self.gates))
         recurrent = self.gates[: self.recurrent_gates]
         object.__setattr__(self, "recurrent_rows", sum(gate.rows for gate in recurrent))
+
+    def _check_names(self) -> None:
+        """Raises ArgumentError: a name that `text` could not write, or that is used twice, or a squash that there is not."""
+        gates, extras = [gate.name for gate in self.gates], [extra.name for extra in self.extras]
+        constants = [name for name, _ in self.constants]
+        for name in (*gates, *extras, *self.states, *constants, *(gate.squash for gate in self.gates)):
+            if not str(name).isidentifier():
+                raise ArgumentError("Spec", "names must consist of letters, digits and _", repr(name), "Rename it")
+        shown = [*gates, *[each.name for each in self.derived]]
+        once = {"gates": gates, "states": self.states, "extras": extras, "constants": constants, "derived": shown}
+        for owner, names in once.items():
+            if len(set(names)) < len(names):
+                got = next(name for k, name in enumerate(names) if name in names[:k])
+                raise ArgumentError(f"Spec.{owner}", "must have a name for one only", repr(got), "Rename it")
+        for name in extras:
+            if name in _RESERVED:
+                raise ArgumentError("Spec.extras", "must not have a name of the layer's own", repr(name), "Rename it")
+        for gate in self.gates:
+            if gate.squash not in SQUASHES:
+                got = f"{gate.squash!r} of the gate {gate.name}"
+                raise ArgumentError("Gate.squash", "unknown squash", got, f"Known: {', '.join(SQUASHES)}")
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -147,7 +164,7 @@ class Spec:
         raise ArgumentError("Spec.gate", "unknown gate", repr(name), f"Known: {', '.join(g.name for g in self.gates)}")
 
     def constant(self, name: str) -> float:
-        """The number called `name`."""
+        """The number called `name`: an int, a float or a bool, as it was given."""
         return dict(self.constants)[name]
 
     def squash(self, name: str, logits: Tensor) -> Tensor:
@@ -181,31 +198,60 @@ class Spec:
         return found | {name: gate for name, gate in trace.items() if wanted(name)}
 
     def text(self) -> str:
-        """All that kernels depend on, without a space; `of` reads it."""
-        gates = ";".join([f"{g.name},{g.rows},{g.squash},{g.units or 0},{int(g.hard)}" for g in self.gates])
+        """All that a step may read of it, without a space; `of` reads it. The compiler refuses the rest: derived, Extra.start."""
+        gates = ";".join(
+            [f"{g.name},{g.rows},{g.squash},{g.units or 0},{int(g.hard)},{int(g.memory)}" for g in self.gates]
+        )
         extras = ";".join([",".join([e.name, str(int(e.full)), *e.gates]) for e in self.extras])
         recurrent = "" if self.recurrent_gates is None else str(self.recurrent_gates)
-        constants = ";".join([f"{name},{float(value)!r}" for name, value in self.constants])
-        return "|".join([str(self.hidden_size), gates, ",".join(self.states), recurrent, extras, constants])
+        constants = ";".join([f"{name},{value!r}" for name, value in self.constants])
+        normalised = str(int(self.normalised))
+        return "|".join([str(self.hidden_size), gates, ",".join(self.states), recurrent, extras, constants, normalised])
 
     @staticmethod
     def of(text: str) -> "Spec":
-        """The Spec that `text` wrote, as far as kernels depend on it."""
-        hidden, gates, states, recurrent, extras, constants = text.split("|")
-        read = [gate.split(",") for gate in gates.split(";")]
-        own = tuple(Gate(n, int(r), squash, int(u) or None, hard=h == "1") for n, r, squash, u, h in read)
+        """The Spec that `text` wrote, as far as it says. Texts in older graphs say nothing of memory and normalised."""
+        hidden, gates, states, recurrent, extras, constants, *normalised = text.split("|")
         rest = tuple(
             Extra(n, tuple(owners), full == "1") for n, full, *owners in (e.split(",") for e in extras.split(";") if e)
         )
         pairs = [each.split(",") for each in constants.split(";") if each]
-        numbers = tuple((name, float(value)) for name, value in pairs)
-        states, first = tuple(states.split(",")), int(recurrent) if recurrent else None
-        return Spec(int(hidden), own, states, first, rest, constants=numbers)
+        return Spec(
+            int(hidden),
+            tuple(_gate_of(*gate.split(",")) for gate in gates.split(";")),
+            tuple(states.split(",")),
+            int(recurrent) if recurrent else None,
+            rest,
+            constants=tuple((name, _number_of(value)) for name, value in pairs),
+            normalised=normalised == ["1"],
+        )
 
     def extra_shape(self, extra: Extra) -> tuple[int, ...]:
         """Shape of a further parameter."""
         rows = sum(self.gate(name).rows for name in extra.gates)
         return (rows, self.hidden_size) if extra.full else (rows,)
+
+
+def _number(name: str, value: Any) -> float:
+    """A constant as a number of Python's own, whose text is the same everywhere: a bool, an int or a float."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's is no number to Python
+        return bool(value)
+    if isinstance(value, Integral) and abs(int(value)) <= 1 << 1000:
+        return int(value)
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        return float(value)
+    got = f"{name} = {str(value)[:20]!r}"
+    raise ArgumentError("Spec.constants", "must be numbers", got, "Write a float")
+
+
+def _number_of(text: str) -> float:
+    if text in ("True", "False"):
+        return text == "True"
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _gate_of(name: str, rows: str, squash: str, units: str, hard: str, memory: str = "1") -> Gate:
+    return Gate(name, int(rows), squash, int(units) or None, memory == "1", hard == "1")
 
 
 @dataclass(slots=True, eq=False)
@@ -265,6 +311,21 @@ class Cell:
             raise ArgumentError("Cell.step", "must be hashable", got, advice) from error
         if not callable(self.step):
             raise ArgumentError("Cell.step", "must be callable", repr(self.step), "Write a function")
+
+    def example(self, options: dict[str, Any] | None = None, sizes: Iterable[int] = ()) -> Spec | None:
+        """A Spec of some size that the cell has, to read the names of its gates off; None if it has none that is tried.
+
+        Args:
+            options: some, or None for the defaults. Where no size has these, the defaults are tried.
+            sizes: tried first; then all from 1 to 1024.
+        """
+        for chosen in ({**self.options, **(options or {})}, self.options):
+            for size in (*sizes, *range(1, _LARGEST_EXAMPLE + 1)):
+                try:
+                    return self.make_spec(size, **chosen)
+                except (ValueError, ArithmeticError):  # an ArgumentError is a ValueError
+                    continue
+        return None
 
 
 def repeat_chunks(values_BK: Tensor, hidden_size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a step may ask its tensors for: it is traced once, so what differs between calls must not decide what it does."""
+"""What a step may ask its arguments for: it is traced once, so what differs between calls must not decide what it does."""
 
 import functools
 import operator
@@ -8,13 +8,15 @@ from typing import Any, NoReturn
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gatedrnn.cells.spec import Extra, Params
 from gatedrnn.compiler.errors import UnsupportedError
 
 _STATE = frozenset((
     "requires_grad", "is_leaf", "grad", "grad_fn", "_version", "is_inference", "is_cuda", "is_cpu", "is_meta", "is_contiguous",
     "stride", "storage_offset", "data_ptr", "untyped_storage", "storage", "retains_grad", "output_nr",
+    "get_device", "is_xpu", "is_mps", "is_xla", "is_hpu", "is_mtia", "is_maia", "is_ipu", "is_vulkan",
 ))  # fmt: skip
-"""Attributes and methods of a tensor that tell of a call, not of values."""
+"""Attributes and methods of a tensor that tell of a call or of its device, not of values."""
 _SIZES = frozenset(("shape", "size", "numel", "nelement"))
 
 
@@ -94,7 +96,7 @@ class Asked(TorchFunctionMode):
         """Call `func`. Raises: UnsupportedError: it tells of a call."""
         name = getattr(func, "__name__", "")
         name = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else name
-        if name in _STATE:
+        if name in _STATE or (name == "type" and len(args) + len(kwargs or {}) == 1):
             raise UnsupportedError(f"{name}, which may change")
         found = func(*_plain(tuple(args)), **_plain(dict(kwargs or {})))
         if name == "__len__" and self._marked(found) is not found:  # Python makes a plain number of it
@@ -105,3 +107,41 @@ class Asked(TorchFunctionMode):
 
     def _marked(self, size: int) -> Any:
         return size if size == 0 or size % self._batch else _Size(size)
+
+
+_OF_SOME_LAYERS = {
+    "weight_hr": "params.weight_hr, a parameter that only a layer with a projection has",
+    "tensors": "params.tensors(), of which layers have different numbers",
+}
+_OF_BIASED_LAYERS = {
+    name: f"params.{name}, a parameter that a layer with bias=False does not have" for name in ("bias_ih", "bias_hh")
+}
+
+
+class AskedParameters:
+    """Parameters that refuse to give those that only some layers have.
+
+    Args: biases: whether they give biases, or None for them.
+    """
+
+    def __init__(self, params: Params, biases: bool) -> None:
+        self._params, self._refused = params, _OF_SOME_LAYERS | ({} if biases else _OF_BIASED_LAYERS)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._refused:
+            raise UnsupportedError(self._refused[name])
+        return getattr(self._params, name)
+
+
+class AskedExtra(Extra):
+    """Refuses what `Spec.text` does not say of it, and comparisons, which read that too."""
+
+    @property
+    def start(self) -> Any:
+        """None may read it."""
+        raise UnsupportedError("the start of an Extra, which kernels do not see")
+
+    def __eq__(self, other: object) -> bool:
+        raise UnsupportedError("a comparison of an Extra, of which kernels do not see all")
+
+    __hash__ = None  # type: ignore[assignment]

@@ -47,16 +47,16 @@ class ElementRules:
         return self._clamp(node, a, None, high)
 
     def _masked_fill(self, node, a, mask, number):
-        return self.graph.apply("where_nonzero", mask, number, a)
+        return self.graph.apply("where_nonzero", mask, self._scalar_tensor(node, number), a)
 
     def _scalar_tensor(self, node, number):
-        return float(number)
-
-    def _full(self, node, shape, number):
         kind = node.meta["val"].dtype
         if not kind.is_floating_point and number != torch.tensor(number, dtype=kind).item():
             raise UnsupportedError(f"the number {number} as {kind}")
         return float(number)
+
+    def _full(self, node, shape, number):
+        return self._scalar_tensor(node, number)
 
     _full_like = _full
 

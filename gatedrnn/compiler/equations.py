@@ -12,7 +12,7 @@ from gatedrnn.compiler.graph import Graph, Matrix, Node, Wide, leaves_of
 from gatedrnn.compiler.outside import fingerprint
 from gatedrnn.compiler.products import Product, Products
 from gatedrnn.compiler.reader import Reader, read
-from gatedrnn.compiler.schedule import Place
+from gatedrnn.compiler.schedule import Place, ordered
 
 Targets = list[tuple[Node, Place]]
 """Values, and the memory each is stored in."""
@@ -60,6 +60,7 @@ class Equations:
         self.own = [spec.gate(name) for extra in spec.extras if extra.full for name in extra.gates]
         self.joined: dict[int, int] = {}
         self.carries, self.saved = False, False
+        self._cuts: dict[tuple[int, int, int], list[int]] = {}
         self.forward = self._forward()
         self.backward = self._backward()
 
@@ -124,6 +125,9 @@ class Equations:
         targets: Targets = [(self._stored(node, self.H), ("new", k)) for k, node in enumerate(new)]
         targets += [(self._stored(node, self.spec.gates[k].rows), ("kept", k)) for k, node in enumerate(kept)]
         targets += [(self._stored(product.left, self.H), ("left", k)) for k, product in enumerate(self.products.lefts)]
+        if any(node.op == "flip" for node in ordered([node for node, _ in targets])):
+            where = f" ({t.lines['flip']})" if "flip" in t.lines else ""
+            raise UnsupportedError(f"the operation flip{where} other than around a cumulative sum")
         return self._in_levels(targets)
 
     def _in_levels(self, targets: Targets) -> list[Targets]:
@@ -159,8 +163,11 @@ class Equations:
     def _read_forward(self, graph: Graph) -> tuple[list[Any], set[Place]]:
         """What squashes keep, and the new states; then all memories that these, and what is multiplied, are computed from."""
         t, self.graph, self.products = self.traced, graph, Products(len(self.traced.h), self.traced.old)
-        values = read(t, Reader(graph, self._inputs(), self.products, t.lines, self.chunk), [*t.kept, *t.new])
+        values = read(t, self._reader(self._inputs()), [*t.kept, *t.new])
         return values, leaves_of([*values, *(product.left for product in self.products.all)])
+
+    def _reader(self, known: dict[Any, Any], backward: bool = False) -> Reader:
+        return Reader(self.graph, known, self.products, self.traced.lines, self.chunk, self._cuts, backward)
 
     def _apart(self, leaves: set[Place]) -> str:
         raw = {k for kind, k in leaves if kind in ("x", "h", "product")}
@@ -179,7 +186,7 @@ class Equations:
         states += [load("d_state", k, H) for k in range(1, len(spec.states))]
         known |= dict(zip(t.d_state, states, strict=True))
         known |= {node: load("grad_g", k, spec.gates[k].rows) for k, node in enumerate(t.d_kept)}
-        reader = Reader(self.graph, known, self.products, t.lines, self.chunk, backward=True)
+        reader = self._reader(known, backward=True)
         counts, vectors = [len(t.d_x), len(t.d_h), len(t.d_old)], [extra for extra in spec.extras if not extra.full]
         d_vectors = [node for extra, node in zip(spec.extras, t.d_extra, strict=True) if not extra.full]
         values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *d_vectors])
@@ -191,7 +198,7 @@ class Equations:
         targets += [(self._stored(node, H), ("d_old", k)) for k, node in enumerate(d_old) if k or self.carries]
         at = 0
         for extra, node in zip(vectors, values[sum(counts) :], strict=True):
-            for k, part in enumerate(_parts(node) if node is not None else []):
+            for k, part in enumerate(_parts(node, len(extra.gates)) if node is not None else []):
                 targets.append((self._stored(part, spec.gate(extra.gates[k]).rows), ("+d_extra", at + k)))
             at += len(extra.gates)
         return self._in_levels_back(targets)
@@ -221,8 +228,7 @@ class Equations:
         for product in self.products.all:
             if product.gradient is None:
                 raise UnsupportedError("a product inside the step that has no gradient, or whose left factor has none")
-            given = _parts(product.gradient)
-            given = given * len(product.parts) if len(given) == 1 else given
+            given = _parts(product.gradient, len(product.parts))
             own |= zip([part.args for part in product.parts], given, strict=True)
         targets: Targets = []
         for place, node in own.items():
@@ -241,13 +247,16 @@ class Equations:
             return self.graph.node("zeros", size=size)
         if isinstance(value, Wide):
             raise UnsupportedError("values of several gates where one row belongs")
+        if isinstance(value, Node) and value.size not in (0, size):
+            raise UnsupportedError(f"a row of {value.size} elements where one of {size} belongs")
         if not isinstance(value, Node) or value.op == "load" or not value.size:
             return self.graph.node("same", value, size=size)
         return value
 
 
-def _parts(value: Any) -> list[Node]:
-    return value.parts if isinstance(value, Wide) else [value]
+def _parts(value: Any, count: int) -> list[Any]:
+    """A value of so many gates, a number of the row for each of them."""
+    return value.parts if isinstance(value, Wide) else [value] * count
 
 
 def _places(gate: int, part: int) -> list[Place]:

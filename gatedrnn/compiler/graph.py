@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from gatedrnn.compiler.errors import UnsupportedError
 
 UNARY = {"neg": "neg", "sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "exp": "exp", "expm1": "expm1", "log": "ln",
@@ -17,6 +19,7 @@ BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "maximum": "gr
           "ge": "at_least", "eq": "equal", "logical_and": "mul", "bitwise_and": "mul", "logical_or": "greatest",
           "bitwise_or": "greatest"}  # fmt: skip
 """Operations of two; a comparison gives 1 or 0."""
+_FUNCTIONS = {op: name for name, op in UNARY.items()}
 POINTWISE = {*UNARY.values(), *BINARY.values(), "sigmoid_slope", "tanh_slope", "where_nonzero", "same"}
 REDUCTIONS = {"sum", "max"}
 
@@ -123,8 +126,10 @@ class Graph:
 
     def apply(self, op: str, *args: Any) -> Any:
         """`op` of every element; numbers, Python's or the row's, go with all."""
-        if op == "add" and (zero := [k for k, arg in enumerate(args) if isinstance(arg, float) and arg == 0]):
+        if op == "add" and (zero := [k for k, arg in enumerate(args) if _adds_nothing(arg, args[1 - k])]):
             return args[1 - zero[0]]
+        if op in _FUNCTIONS and isinstance(args[0], int | float):
+            return _of_number(op, args[0])
         wide = [arg for arg in args if isinstance(arg, Wide)]
         if wide:
             n = len(wide[0].parts)
@@ -137,6 +142,21 @@ class Graph:
         if len(sizes) > 1:
             raise UnsupportedError(f"{op} of values of {' and '.join(map(str, sorted(sizes)))} elements")
         return self.node(op, *args, size=max(sizes, default=0))
+
+
+def _of_number(op: str, number: float) -> float:
+    """An operation of a constant, done now."""
+    found = float(getattr(torch, _FUNCTIONS[op])(torch.tensor(number, dtype=torch.float64)))
+    if math.isnan(found):
+        raise UnsupportedError(f"{_FUNCTIONS[op]} of the number {number}, which is NaN")
+    return found
+
+
+def _adds_nothing(arg: Any, other: Any) -> bool:
+    """Whether it is 0, of no more elements than `other`."""
+    if isinstance(arg, Node):
+        return arg.op == "zeros" and isinstance(other, Node) and other.size == arg.size
+    return isinstance(arg, float) and arg == 0
 
 
 def leaves_of(values: list[Any]) -> set[tuple[str, int]]:

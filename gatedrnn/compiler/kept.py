@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import re
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,14 @@ import torch
 from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.cell import Compiled, compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.outside import fingerprint
+from gatedrnn.compiler.outside import fingerprint, place
 from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_with
 from gatedrnn.gates import SQUASHES, sigmoid
 
 _KNOWN: dict[str, Compiled | str] = {}
+"""By key, as the files on disk: why there is no kernel stands under a key of its own, which the step's lines are in."""
 
 
 def kept(step: Step, spec: Spec) -> Compiled | str:
@@ -29,20 +32,27 @@ def kept(step: Step, spec: Spec) -> Compiled | str:
     for gate in spec.gates:
         if getattr(SQUASHES[gate.squash], "__module__", None) != sigmoid.__module__:
             return f"the squash {gate.squash!r} of its gate {gate.name} is not one of the package's own"
-    try:
-        made_of = [fingerprint(step), spec.text(), torch.__version__, _SOURCES]
-    except UnsupportedError as error:
-        return _reason(error)
-    key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
-    found = _KNOWN.get(key)
-    if found is None:
-        found = _read(key)
-        if found is None:
-            found, lasting = _compiled(step, spec)
-            if lasting:
-                _write(key, found)
-        _KNOWN[key] = found
+    keys: list[str] = []
+    for lines in (False, True):
+        try:
+            keys.append(_key(fingerprint(step, lines), spec))
+        except UnsupportedError as error:
+            return _reason(error, step)
+        found = _KNOWN.get(keys[-1]) or _read(keys[-1])
+        if found is not None:
+            _KNOWN[keys[-1]] = found
+            return found
+    found, lasting = _compiled(step, spec)
+    key = keys[isinstance(found, str)]
+    if lasting:
+        _write(key, found)
+    _KNOWN[key] = found
     return found
+
+
+def _key(step: str, spec: Spec) -> str:
+    """What is kept there follows from all this."""
+    return hashlib.sha256("\0".join([step, spec.text(), torch.__version__, _SOURCES]).encode()).hexdigest()[:32]
 
 
 def _compiled(step: Step, spec: Spec) -> tuple[Compiled | str, bool]:
@@ -56,7 +66,7 @@ def _compiled(step: Step, spec: Spec) -> tuple[Compiled | str, bool]:
         try:
             found.append((compile_cell(step, spec), True))
         except Exception as error:  # whatever a user's step, or tracing it, may raise
-            found.append((_reason(error), isinstance(error, UnsupportedError)))
+            found.append((_reason(error, step), isinstance(error, UnsupportedError)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -64,11 +74,28 @@ def _compiled(step: Step, spec: Spec) -> tuple[Compiled | str, bool]:
     return found[0]
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnsupportedError):
-        return f"its step has {error}; compiled kernels do not support that"
+def _reason(error: Exception, step: Step) -> str:
+    """One line, which names a line of the step's file."""
     first = (str(error).strip().splitlines() or [""])[0]
-    return f"its step cannot be traced: {type(error).__name__}: {first}"
+    where = "" if isinstance(error, UnsupportedError) and _PLACE.search(first) else _place(error, step, first)
+    if isinstance(error, UnsupportedError):
+        return f"its step has {first}{where}; compiled kernels do not support that"
+    if "DataDependent" in type(error).__name__:
+        return f"its step cannot be traced: it decides by a tensor's values{where}"
+    return f"its step cannot be traced: {type(error).__name__}: {first}{where}"
+
+
+_PLACE = re.compile(r":\d+(, \d+)*\)")
+
+
+def _place(error: Exception, step: Step, said: str) -> str:
+    """The line of the step's file that the error came through last; else those with what it speaks of, or the step's first."""
+    file = getattr(getattr(step, "__code__", None), "co_filename", None)
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == file]
+    if lines:
+        return f" ({Path(file or '').name}:{lines[-1]})"
+    return place(step, "bias_hh" if "b_hh" in said else "")
 
 
 def _sources() -> str:

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Spec
@@ -23,14 +24,26 @@ _MODES = (
 _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
-def fingerprint(step: Callable[..., Any]) -> str:
+def fingerprint(step: Callable[..., Any], lines: bool = False) -> str:
     """All that decides on what a step computes, as text: its code and what that reads.
+
+    Args: lines: with the lines in which its code stands, which only messages depend on.
 
     Raises: UnsupportedError: it reads what may change, an object, or a global number whose name is not in capitals.
     """
     parts: list[str] = []
-    _collect(step, set(), parts)
+    _collect(step, set(), parts, lines)
     return "\n".join(parts)
+
+
+def place(step: Callable[..., Any], name: str = "") -> str:
+    """Its file and the lines in which it reads `name`, or that in which it begins: " (file.py:12, 14)"."""
+    code = getattr(step, "__code__", None)
+    if code is None:
+        return ""
+    read = (each for part in _codes(code) for each in dis.get_instructions(part) if name and each.argval == name)
+    lines = {each.positions.lineno for each in read if each.positions and each.positions.lineno}
+    return f" ({Path(code.co_filename).name}:{', '.join(map(str, sorted(lines or {code.co_firstlineno})))})"
 
 
 def mark(step: Callable[..., Any]) -> str:
@@ -40,30 +53,87 @@ def mark(step: Callable[..., Any]) -> str:
     return "#" + hashlib.sha256(fingerprint(step).encode()).hexdigest()[:16]
 
 
-def _collect(function: Any, seen: set[int], parts: list[str]) -> None:
+def _collect(function: Any, seen: set[int], parts: list[str], lines: bool) -> None:
     if id(function) in seen:
         return
     seen.add(id(function))
     if not isinstance(function, types.FunctionType):
         raise UnsupportedError(f"a {type(function).__name__} instead of a function")
     if odd := function.__dict__.keys() - {"__wrapped__"}:
-        raise UnsupportedError(f"{function.__name__}.{min(odd)}, an attribute of a function, which may change")
+        where = place(function, min(odd))
+        raise UnsupportedError(f"{function.__name__}.{min(odd)}, an attribute of a function, which may change{where}")
     for code in _codes(function.__code__):
         if name := next((each for each in _MODES if each in code.co_names), None):
-            raise UnsupportedError(f"{name}, which may change")
+            raise UnsupportedError(f"{name}, which may change{place(function, name)}")
+        if line := _decides_by_device(code):
+            where = f"{Path(code.co_filename).name}:{line}"
+            raise UnsupportedError(f"a device that is more than an argument of a call, which may change ({where})")
         for each in dis.get_instructions(code):
             if each.opname == "IMPORT_NAME" and str(each.argval).split(".")[0] not in _TRUSTED:
-                raise UnsupportedError(f"the import of {each.argval} inside it, which may change")
+                where = place(function, each.argval)
+                raise UnsupportedError(f"the import of {each.argval} inside it, which may change{where}")
         parts.append(_code(code))
+        if lines:
+            parts.append(f"{Path(code.co_filename).name} {code.co_firstlineno} {code.co_linetable.hex()}")
     for name, value, constant in _read(function):
         if isinstance(value, types.FunctionType):
             parts.append(f"{name} {value.__module__}.{value.__qualname__}")
             if value.__module__.split(".")[0] not in _TRUSTED:
-                _collect(value, seen, parts)
+                _collect(value, seen, parts, lines)
         elif not _fixed(value) or not (constant or name.isupper() or not isinstance(value, int | float)):
-            raise UnsupportedError(f"{name}, read from outside, which may change")
+            raise UnsupportedError(f"{name}, read from outside, which may change{place(function, name)}")
         else:
             parts.append(f"{name} {_text(value)}")
+
+
+def _decides_by_device(code: types.CodeType) -> int | None:
+    """The line in which a tensor's device is more than an argument of a call: it is compared, asked for its type, or printed.
+
+    What is traced are tensors on the CPU, whose attribute PyTorch shows to no mode.
+    """
+    instructions, kept = list(dis.get_instructions(code)), set[str]()
+    for _ in instructions:  # as often as another variable holds a device
+        known = len(kept)
+        for k, each in enumerate(instructions):
+            for above in _devices(each, kept):
+                user = _user(instructions[k + 1 :], above)
+                if user is not None and user.opname == "STORE_FAST":
+                    kept.add(user.argval)
+                elif user is None or not user.opname.startswith(_CALLS) or _AS_TEXT.intersection(code.co_names):
+                    return (each.positions and each.positions.lineno) or code.co_firstlineno
+        if len(kept) == known:
+            break
+    return None
+
+
+_CALLS, _SKIPPED = ("CALL", "PRECALL"), ("KW_NAMES", "NOP", "CACHE", "EXTENDED_ARG")
+_AS_TEXT = frozenset(("str", "repr", "format", "hash"))
+
+
+def _devices(each: dis.Instruction, kept: set[str]) -> list[int]:
+    """How many values lie on the stack above each device that an instruction puts there.
+
+    Args: kept: variables that hold devices.
+    """
+    if each.opname == "LOAD_ATTR":  # that of a method is PyTorch's function torch.device
+        return [0] if each.argval == "device" and "NULL" not in each.argrepr else []
+    if not each.opname.startswith("LOAD_FAST"):
+        return []
+    names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+    return [len(names) - 1 - k for k, name in enumerate(names) if name in kept]
+
+
+def _user(instructions: list[dis.Instruction], above: int) -> dis.Instruction | None:
+    """The instruction that takes a value off the stack, above which so many others lie."""
+    for each in instructions:
+        if each.opname in _SKIPPED:
+            continue
+        if not above and each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            return each
+        above += dis.stack_effect(each.opcode, each.arg if each.opcode >= dis.HAVE_ARGUMENT else None)
+        if above <= 0:
+            return each
+    return None
 
 
 def _code(code: types.CodeType) -> str:
@@ -103,7 +173,7 @@ def _read(function: types.FunctionType) -> Iterator[tuple[str, Any, bool]]:
     try:
         given = inspect.getclosurevars(function)
     except ValueError as error:
-        raise UnsupportedError("a variable from outside that is not set yet") from error
+        raise UnsupportedError(f"a variable from outside that is not set yet{place(function)}") from error
     for name, value in given.nonlocals.items():
         yield name, value, True
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from gatedrnn.compiler.tracing import Traced
 
 _HARMLESS = {"correction", "keepdim", "dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
+"""Named arguments that change no value, or that a rule or `_check_kind` reads."""
+_KINDS = {torch.float32, torch.bool, torch.int64, torch.int32}
+"""Types of a trace's values, all of which are real numbers here; PyTorch rounds or cuts those of any other type."""
 
 
 @final
@@ -30,6 +33,8 @@ class Reader(ElementRules):
         products: those inside the step, as far as they were read.
         lines: where the step's file calls each operation.
         chunk: C, the units of a chunk.
+        cuts: of each slice's whole row, first element and end, the sizes of the values that stand side by side in that row; what
+            the step is read with writes it, and what its derivative is read with reads it.
         backward: whether the derivative is read.
     """
 
@@ -40,10 +45,12 @@ class Reader(ElementRules):
         products: Products,
         lines: dict[str, str],
         chunk: int,
+        cuts: dict[tuple[int, int, int], list[int]],
         backward: bool = False,
     ) -> None:
         self.graph, self._known, self._lines, self._backward = graph, dict(known), lines, backward
         self._products, self._chunk, self._rows = products, chunk, next(iter(known)).meta["val"].shape[0]
+        self._cuts = cuts
 
     def read(self, node: Any) -> Any:
         """The value of a node of PyTorch's graph, or of an argument that is none."""
@@ -74,8 +81,10 @@ class Reader(ElementRules):
 
     def _rule(self, name: str) -> Any:
         """What makes a value of an operation's node and arguments, or None."""
-        if op := (UNARY | BINARY).get(name):
-            return lambda node, *args: self.graph.apply(op, *args)
+        if op := UNARY.get(name):
+            return lambda node, a: self.graph.apply(op, a)
+        if op := BINARY.get(name):
+            return lambda node, a, b: self.graph.apply(op, a, b)
         return getattr(self, f"_{name}", None)
 
     def _line(self, name: str) -> str:
@@ -104,20 +113,27 @@ class Reader(ElementRules):
         return all(kind == "extra" for kind, _ in leaves_of([number]))
 
     def _check_kind(self, node: FxNode, name: str) -> None:
-        """Refuse arithmetic of truth values, and logic of others: here a truth value is 1 or 0, and every number is real."""
+        """Refuse arithmetic of truth values, logic of others, and numbers that are cut off: here every value is a real number."""
         given = [arg.meta.get("val") for arg in node.all_input_nodes]
         kinds = {each.dtype for each in given if isinstance(each, torch.Tensor)}
         logic = name.startswith(("logical_", "bitwise_"))
         if (logic and kinds - {torch.bool}) or (name in ("add", "sub", "neg", "pow") and kinds == {torch.bool}):
             odd = "values that are not true or false" if logic else "truth values"
             raise UnsupportedError(f"the operation {name} of {odd}{self._line(name)}")
+        made = getattr(node.meta.get("val"), "dtype", torch.float32)
+        cut = made == torch.bool or (not made.is_floating_point and any(kind.is_floating_point for kind in kinds))
+        if name != "_to_copy" and (made not in _KINDS or (cut and name in ("sum", "cumsum"))):
+            raise UnsupportedError(f"the operation {name} that gives {made}{self._line(name)}")
 
     def _along(self, node: FxNode, dim: int, most: int = 2) -> None:
         """Refuse a dimension that is not the last, or a shape of more dimensions."""
         given: Any = node.args[0][0] if isinstance(node.args[0], list | tuple) else node.args[0]
         shape = given.meta["val"].shape
-        if dim % len(shape) != len(shape) - 1 or len(shape) > most:
-            raise UnsupportedError(f"an operation along dimension {dim} of {list(shape)}")
+        if dim % len(shape) != len(shape) - 1:
+            named = ", ".join("B" if size == self._rows else str(size) for size in shape)
+            raise UnsupportedError(f"an operation along dimension {dim} of [{named}]")
+        if len(shape) > most:
+            raise UnsupportedError("an operation over chunks other than a sum or a mean")
 
     # Rules, by the operator's name: the node, then its arguments. Those of single elements stand in `elementwise`.
 
@@ -175,9 +191,13 @@ class Reader(ElementRules):
         return value
 
     def _view(self, node, value, shape):
+        if isinstance(shape, torch.dtype):
+            raise UnsupportedError(f"the bits of values read as {shape}")
         if isinstance(value, Wide) and len(shape) != 2:
             raise UnsupportedError("values of several gates in another shape")
         return value
+
+    _unsafe_view = _view
 
     def _check_chunk(self, units: int) -> None:
         if units != self._chunk:
@@ -194,6 +214,8 @@ class Reader(ElementRules):
         self._along(node, dim, 3)
         if len(shape) == 3:  # over the units of a chunk
             value = self._row(node.args[0], value)
+            if shape[-1] == 1:
+                return value
             self._check_chunk(shape[-1])
             return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
         if _is_number(value):
@@ -226,6 +248,8 @@ class Reader(ElementRules):
         return self.graph.apply("neg", self._amax(node, negative, dims))
 
     def _var_mean(self, node, value, dims=None):
+        if dims and len(dims) == 1:
+            self._along(node, *dims)
         mean = self._mean(node, value, dims)
         away = self.graph.apply("sub", value, mean)
         squares = self._sum(node, self.graph.apply("mul", away, away), dims)
@@ -252,7 +276,9 @@ class Reader(ElementRules):
             self._rows_of(value, dim)
         else:
             self._along(node, dim)
-            value = value if isinstance(value, Wide) else Wide([self._row(node.args[0], value)])
+            if _is_number(value):
+                return [value] * len(sizes)
+            value = value if isinstance(value, Wide) else Wide([value])
         return [value.cut(a, b) for a, b in itertools.pairwise(edges)]
 
     def _rows_of(self, matrix, dim):
@@ -267,23 +293,51 @@ class Reader(ElementRules):
         return values[k]
 
     def _slice(self, node, value, dim=0, first=0, last=None, step=1):
+        shape = node.args[0].meta["val"].shape
+        first, last, step = slice(first, last, step).indices(shape[dim])
         if isinstance(value, Matrix):
             self._rows_of(value, dim)
             return value.cut(first, first + node.meta["val"].shape[0])
         self._along(node, dim, 3)
-        value = value if isinstance(value, Wide) else self._row(node.args[0], value)
-        last = value.size if last is None else min(last, value.size)
+        if _is_number(value):
+            return value
+        if step == 1:
+            self._note_cut(value, first, last)
         if step == 1 and isinstance(value, Wide):
             return value.cut(first, last)
         if step == 1 and first == 0:
             return value if last == value.size else self.graph.node("head", value, size=last)
         raise UnsupportedError("a slice within a gate that does not begin at its first element")
 
+    def _note_cut(self, value, first, last):
+        """Note what a slice is cut out of; nothing where slices of one kind differ in that."""
+        if not self._backward:
+            sizes = [part.size for part in value.parts] if isinstance(value, Wide) else [value.size]
+            if self._cuts.setdefault((value.size, first, last), sizes) != sizes:
+                self._cuts[value.size, first, last] = []
+
     def _slice_backward(self, node, d, shape, dim, first, last, step):
-        whole, d = shape[-1], self._row(node.args[0], d)
-        if first == 0 and step == 1:
-            return d if min(last, whole) == whole else self.graph.node("padded", d, size=whole)
-        raise UnsupportedError("the gradient of a slice within a gate that does not begin at its first element")
+        whole = shape[-1]
+        first, last, step = slice(first, last, step).indices(whole)
+        sizes = self._cuts.get((whole, first, last), [])
+        if len(sizes) > 1:
+            return self._beside_zeros(d, sizes, first, last)
+        if sizes:
+            d = self._row(node.args[0], d)
+            return d if last == whole else self.graph.node("padded", d, size=whole)
+        where = self._line("slice")
+        raise UnsupportedError(f"slices{where} of a gate and of several gates with the same bounds, not by spec.split")
+
+    def _beside_zeros(self, d, sizes, first, last):
+        """What elements first … last − 1 of values side by side have, and zeros for the others."""
+        starts = list(itertools.accumulate(sizes, initial=0))
+        inside = [k for k, at in enumerate(starts[:-1]) if first <= at < last]
+        parts = d.parts if isinstance(d, Wide) else [d] * len(inside) if _is_number(d) else [d]
+        found = {
+            k: self.graph.node("same", part, size=sizes[k]) if _is_number(part) else part
+            for k, part in zip(inside, parts, strict=True)
+        }
+        return Wide([found.get(k) or self.graph.node("zeros", size=n) for k, n in enumerate(sizes)])
 
     def _permute(self, node, value, dims=(1, 0)):
         if not isinstance(value, Matrix) or [dim % 2 for dim in dims] != [1, 0]:

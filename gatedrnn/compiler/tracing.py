@@ -5,20 +5,25 @@ Dimensions: B batch, R rows of a gate, H hidden.
 """
 
 import copy
+import logging
 import operator
 import sys
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 from torch.fx import Graph
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 
 from gatedrnn.cells.spec import Params, Spec, Step, Trace
-from gatedrnn.compiler.asked import Asked
+from gatedrnn.compiler.asked import Asked, AskedExtra, AskedParameters
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.core.torch_internals import DispatchMode, decompositions, written_by
 from gatedrnn.gates import SQUASHES, straight_through
@@ -52,10 +57,22 @@ class _Scan(torch.autograd.Function):
 
 
 class _Watched(Spec):
-    """A Spec that notes what each squash keeps, a softmax's probabilities, else the soft value, and what it gives."""
+    """A Spec that notes what each squash keeps, a softmax's probabilities, else the soft value, and what it gives.
+
+    It refuses what `Spec.text` does not say, and comparisons, which read that too.
+    """
 
     kept: dict[str, Tensor]
     given: dict[str, Tensor]
+
+    @property
+    def derived(self) -> Any:
+        raise UnsupportedError("spec.derived, which kernels do not see")
+
+    def __eq__(self, other: object) -> bool:
+        raise UnsupportedError("a comparison of its Spec, of which kernels do not see all")
+
+    __hash__ = None  # type: ignore[assignment]
 
     def squash(self, name: str, logits: Tensor) -> Tensor:
         self.given[name] = self._squash(name, logits)
@@ -74,33 +91,30 @@ class _Watched(Spec):
         return y if gate.units is None else y[..., : gate.units]
 
 
-class _Unbiased:
-    """Parameters of a step that asks for no bias: layers may have none, and a step is traced once."""
-
-    def __init__(self, params: Params) -> None:
-        self._params = params
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("bias_ih", "bias_hh"):
-            raise UnsupportedError(f"params.{name}, a parameter that a layer with bias=False does not have")
-        return getattr(self._params, name)
-
-
 class _Calls(DispatchMode):
-    """Notes in which line of the step's file each operation is first called; refuses those that write into a tensor."""
+    """Notes in which lines of the step's file each operation is called; refuses those that write into a tensor."""
 
     def __init__(self, step: Step) -> None:
         super().__init__()
-        self._file, self.lines = step.__code__.co_filename, {}
+        self._file, self._called = step.__code__.co_filename, {}
+
+    def lines(self) -> dict[str, str]:
+        """By operation: "file.py:12, 14", or the file alone where another one calls it."""
+        name = Path(self._file).name
+        return {
+            called: name + (":" + ", ".join(map(str, sorted(lines))) if lines else "")
+            for called, lines in self._called.items()
+        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.__name__.split(".")[0]
-        if name not in self.lines:
-            frame: Any = sys._getframe(1)
-            while frame is not None and frame.f_code.co_filename != self._file:
-                frame = frame.f_back
-            self.lines[name] = f"{Path(self._file).name}:{frame.f_lineno}" if frame else Path(self._file).name
-        _check_pure(func, args, kwargs or {}, f" ({self.lines[name]})")
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self._file:
+            frame = frame.f_back
+        lines = self._called.setdefault(_name_of(func), set())
+        if frame is not None:
+            lines.add(frame.f_lineno)
+        where = f"{Path(self._file).name}:{frame.f_lineno}" if frame else Path(self._file).name
+        _check_pure(func, args, kwargs or {}, f" ({where})")
         return func(*args, **(kwargs or {}))
 
 
@@ -135,9 +149,135 @@ class Traced:
     d_extra: list[FxNode | None]
 
 
-def _check_alike(graph: list[tuple[str, list[str]]], other: list[tuple[str, list[str]]]) -> None:
+class _Operation(NamedTuple):
+    """Of a graph. Args: given: the places of the operations whose results it takes."""
+
+    target: str
+    numbers: list[str]
+    given: list[int]
+
+
+_CONVERSIONS = frozenset(("_to_copy",))
+_ZEROS = frozenset(("zeros", "new_zeros", "zeros_like"))
+_VIEWS = frozenset((
+    "slice", "split", "split_with_sizes", "getitem", "view", "alias", "detach", "unsqueeze", "squeeze", "expand",
+))  # fmt: skip
+
+
+@final
+class _Tracer:
+    """Makes graphs of a step, and of its derivative, for tensors of some size and type."""
+
+    def __init__(self, step: Step, spec: Spec) -> None:
+        self._step, self._spec, self.calls = step, spec, _Calls(step)
+        self._watched = _watched(spec, _Watched)
+        object.__setattr__(self._watched, "extras", tuple(_watched(extra, AskedExtra) for extra in spec.extras))
+        gates, states = len(spec.gates), len(spec.states)
+        self._widths = [gate.rows for gate in spec.gates]
+        self._inside = spec.recurrent_rows < spec.rows
+        self._of_u = self._widths[: spec.recurrent_gates]
+        self.counts = [gates, len(self._of_u), states, len(spec.extras), 1, 1, 2, states, gates]
+
+    def batches(self) -> Iterator[int]:
+        """Sizes that divide no other size."""
+        sizes = (self._spec.hidden_size, self._spec.rows, *self._widths)
+        primes = 127, 131, 137, 139, 149, 151, 157, 163, 167, 173
+        return (n for n in primes if all(size % n for size in sizes))
+
+    def graph(self, batch: int, dtype: torch.dtype, derivative: bool = True, biased: bool = True) -> Graph:
+        """The graph; without its derivative, PyTorch's operators are as the step calls them."""
+
+        def joint(*given: Tensor) -> tuple[Any, ...]:
+            parts = _parts(given, self.counts)
+            new, kept = self._called(parts, biased)
+            if not derivative:
+                return *new, *kept
+            pairs = zip([*new, *kept], [*parts[-2], *parts[-1]], strict=True)
+            values, seeds = zip(*((value, seed) for value, seed in pairs if value.requires_grad), strict=True)
+            inputs = [tensor for part in parts[:4] for tensor in part]
+            grads = torch.autograd.grad(values, inputs, seeds, allow_unused=True)
+            return (new, kept, *_parts(grads, self.counts[:4]))
+
+        return make_fx(joint, _DECOMPOSED if derivative else {}, "fake")(*self._inputs(batch, dtype)).graph
+
+    def _called(self, parts: list[list[Tensor]], biased: bool) -> tuple[list[Tensor], list[Tensor]]:
+        """The new states, and what the gates' squashes keep."""
+        x, h, old, extra, (U,), (b,), (W, b_ih), *_ = parts
+        spec, watched = self._spec, self._watched
+        object.__setattr__(watched, "kept", {})
+        object.__setattr__(watched, "given", {})
+        biases = (b_ih, b) if biased else (None, None)
+        params = Params(W, U, *biases, extras={e.name: p for e, p in zip(spec.extras, extra, strict=True)})
+        asked: Any = AskedParameters(params, biases=self._inside)  # else nothing in the step is multiplied by U
+        given = torch.cat(x, -1), torch.cat(h, -1)
+        with self.calls, Asked(len(x[0])):
+            new, shown = self._step(watched, asked, *given, tuple(old))
+        _check_shapes(spec, new, shown, len(x[0]))
+        _check_shown(spec, shown, watched.given)
+        return list(new), [watched.kept.get(gate.name, shown[gate.name]) for gate in spec.gates]
+
+    def _inputs(self, batch: int, dtype: torch.dtype) -> list[Tensor]:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device="cpu", requires_grad=True)
+
+        def vectors(rows: list[int]) -> list[Tensor]:
+            return [zeros(batch, n) for n in rows]
+
+        spec, states = self._spec, [self._spec.hidden_size] * len(self._spec.states)
+        extras = [zeros(*spec.extra_shape(e)) for e in spec.extras]
+        given = [*vectors(self._widths), *vectors(self._of_u), *vectors(states), *extras]
+        given += [zeros(spec.rows, spec.hidden_size), zeros(spec.rows)]
+        return [*given, zeros(spec.rows, 1), zeros(spec.rows), *vectors(states), *vectors(self._widths)]
+
+    def check(self, batch: int) -> None:
+        """Refuse a step that decides by a small type, or by whether there are biases: its graph is one for all."""
+        graph = self.graph(batch, torch.float32, derivative=False)
+        for dtype in (torch.bfloat16, torch.float16):
+            if other := self._other(batch, dtype):
+                _check_alike(_operations(graph, _CONVERSIONS), _operations(other, _CONVERSIONS))
+        other = self._other(batch, torch.float32, biased=False) if self._inside else None
+        if other and self._without_biases(graph) != self._without_biases(other):
+            raise UnsupportedError("operations that follow from whether the layer has biases")
+
+    def _other(self, batch: int, dtype: torch.dtype, biased: bool = True) -> Graph | None:
+        """The graph for another kind of layer; None where the step fails for that, as it then does on the reference."""
+        try:
+            return self.graph(batch, dtype, derivative=False, biased=biased)
+        except UnsupportedError:
+            raise
+        except Exception:  # whatever a user's step may raise
+            return None
+
+    def _without_biases(self, graph: Graph) -> list[_Operation]:
+        first = sum(self.counts[:5])
+        nodes = list(graph.nodes)
+        return _operations(graph, biases=(nodes[first], nodes[first + 2]))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what PyTorch would log of an operation that fails from the screen: the error says it, and may be expected."""
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(of_others)
+
+
+def _watched(value: Any, kind: type) -> Any:
+    found = copy.copy(value)
+    object.__setattr__(found, "__class__", kind)
+    return found
+
+
+def _check_alike(graph: list[_Operation], other: list[_Operation]) -> None:
     """Refuse a step whose operations differ between batches or types."""
-    if [each for _, each in graph] != [each for _, each in other]:
+    if [each.numbers for each in graph] != [each.numbers for each in other]:
         raise UnsupportedError("a number that follows from the batch's size or type")
     if graph != other:
         raise UnsupportedError("operations that follow from the batch's size or type")
@@ -146,77 +286,65 @@ def _check_alike(graph: list[tuple[str, list[str]]], other: list[tuple[str, list
 def trace(step: Step, spec: Spec) -> Traced:
     """Run the step and its derivative on tensors without numbers. What the step itself raises is raised here.
 
-    Raises: UnsupportedError: its trace shows other values than the gates'.
+    Raises: UnsupportedError: its trace shows other values than the gates', or it decides by what differs between calls.
     """
-    watched: Any = copy.copy(spec)
-    calls = _Calls(step)
-    object.__setattr__(watched, "__class__", _Watched)
-    gates, H = spec.gates, spec.hidden_size
-    own = gates[: spec.recurrent_gates]
-    counts = [len(gates), len(own), len(spec.states), len(spec.extras), 1, 1, 2, len(spec.states), len(gates)]
-
-    def joint(*given: Tensor) -> tuple[Any, ...]:
-        x, h, old, extra, (U,), (b,), (W, b_ih), d_state, d_kept = _parts(given, counts)
-        object.__setattr__(watched, "kept", {})
-        object.__setattr__(watched, "given", {})
-        params: Any = Params(W, U, b_ih, b, extras={e.name: p for e, p in zip(spec.extras, extra, strict=True)})
-        if len(own) == len(gates):  # nothing inside the step is multiplied by U, so that it has no use for b_hh
-            params = _Unbiased(params)
-        given = torch.cat(x, -1), torch.cat(h, -1)
-        with calls, Asked(len(x[0])):
-            new, shown = step(watched, params, *given, tuple(old))
-        _check_shapes(spec, new, shown, len(x[0]))
-        _check_shown(spec, shown, watched.given)
-        kept = [watched.kept.get(gate.name, shown[gate.name]) for gate in gates]
-        inputs = [*x, *h, *old, *extra]
-        pairs = zip([*new, *kept], [*d_state, *d_kept], strict=True)
-        values, seeds = zip(*((value, seed) for value, seed in pairs if value.requires_grad), strict=True)
-        grads = torch.autograd.grad(values, inputs, seeds, allow_unused=True)
-        return (list(new), kept, *_parts(grads, counts[:4]))
-
-    widths, states = [gate.rows for gate in gates], [H] * len(spec.states)
-    odd = (
-        n
-        for n in (127, 131, 137, 139, 149, 151, 157, 163, 167, 173)
-        if all(size % n for size in (H, spec.rows, *widths))
-    )
-
-    def traced(batch: int, dtype: torch.dtype) -> Graph:
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=dtype, device="cpu", requires_grad=True)
-
-        def vectors(rows: list[int]) -> list[Tensor]:
-            return [zeros(batch, n) for n in rows]
-
-        extras = [zeros(*spec.extra_shape(e)) for e in spec.extras]
-        given = [*vectors(widths), *vectors([gate.rows for gate in own]), *vectors(states), *extras]
-        given += [zeros(spec.rows, H), zeros(spec.rows)]
-        given += [zeros(spec.rows, 1), zeros(spec.rows), *vectors(states), *vectors(widths)]
-        return make_fx(joint, _DECOMPOSED, "fake")(*given).graph
-
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        graph = traced(next(odd), torch.float32)
-        _check_alike(_operations(graph), _operations(traced(next(odd), torch.float64)))
-    nodes = list(graph.nodes)
-    if not calls.lines:  # a PyTorch without modes of this class; the graph has the derivative's operations too
+    tracer = _Tracer(step, spec)
+    batches = tracer.batches()
+    with _quiet(), torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        graph = tracer.graph(next(batches), torch.float32)
+        _check_alike(_operations(graph), _operations(tracer.graph(next(batches), torch.float64)))
+        tracer.check(next(batches))
+    nodes, lines = list(graph.nodes), tracer.calls.lines()
+    for node in nodes:
+        if node.op == "get_attr" and node.users:
+            where = f" ({lines['lift_fresh']})" if "lift_fresh" in lines else ""
+            raise UnsupportedError(f"a tensor made of given numbers, as by torch.tensor(){where}")
+    if not lines:  # a PyTorch without modes of this class; the graph has the derivative's operations too
         for node in nodes:
             if node.op == "call_function" and node.target is not operator.getitem:
                 _check_pure(node.target, node.args, node.kwargs)
-    found: Any = _parts([node for node in nodes if node.op == "placeholder"], counts)
+    found: Any = _parts([node for node in nodes if node.op == "placeholder"], tracer.counts)
     x, h, old, extra, (U,), (b,), _, d_state, d_kept = found
-    return Traced(nodes, calls.lines, x, h, old, extra, U, b, d_state, d_kept, *nodes[-1].args[0])
+    return Traced(nodes, lines, x, h, old, extra, U, b, d_state, d_kept, *nodes[-1].args[0])
 
 
-def _operations(graph: Graph) -> list[tuple[str, list[str]]]:
-    """All operations in order, with the numbers that they take; shapes are none."""
-    return [(str(n.target), [repr(arg) for arg in n.args if isinstance(arg, float | int)]) for n in graph.nodes]
+def _operations(graph: Graph, left_out: Collection[str] = (), biases: Collection[FxNode] = ()) -> list[_Operation]:
+    """All operations in order; shapes are left out.
+
+    Args:
+        left_out: names of operations that stand for what they are given.
+        biases: inputs that are left out too, with what only hands them on, zeros in their place, and their sum with a product.
+    """
+    found: list[_Operation] = []
+    places: dict[FxNode, int] = {}
+    nothing = set(biases)
+    for node in graph.nodes:
+        name, target, given = _name_of(node.target), str(node.target), []
+        map_arg((node.args, node.kwargs), given.append)
+        if biases and (name in _ZEROS or (name in _VIEWS and given and nothing.issuperset(given))):
+            nothing.add(node)
+        if node in nothing:
+            places[node] = -1
+        elif name in left_out:
+            places[node] = places[given[0]]
+        else:
+            if name == "addmm" and given[0] in nothing:
+                target, given = str(_ATEN.mm.default), given[1:]
+            places[node] = len(found)
+            numbers = [repr(arg) for arg in node.args if isinstance(arg, float | int)]
+            found.append(_Operation(target, numbers, [places[each] for each in given]))
+    return found
+
+
+def _name_of(target: Any) -> str:
+    """An operation's, without that of its overload."""
+    return getattr(target, "__name__", str(target)).split(".")[0]
 
 
 def _check_pure(func: Any, args: Any, kwargs: Any, where: str = "") -> None:
     """Refuse an operation that writes into a tensor."""
     if written_by(func, args, kwargs):
-        name = func.__name__.split(".")[0]
-        raise UnsupportedError(f"the operation {name}{where}, which writes into a tensor")
+        raise UnsupportedError(f"the operation {_name_of(func)}{where}, which writes into a tensor")
 
 
 def _check_shapes(spec: Spec, new: Any, shown: Any, batch: int) -> None:

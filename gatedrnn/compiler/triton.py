@@ -44,7 +44,8 @@ class Gpu:
         columns: G, of the gates' array: values [R], then what else the derivative reads.
         left: the column there of the left factor of the product inside the step, or −1.
         apart: the first row whose W x and U h' stand apart, R for none.
-        wide: whether gates are kept in float32 at least.
+        wide: whether gates are kept in float32 at least: those of a cell with master gates, which are sums of many, or with hard
+            gates, which bfloat16 would round to ½, where 0 and 1 meet.
     """
 
     forward: tuple[str, str]
@@ -84,7 +85,7 @@ def gpu(found: Equations) -> Gpu:
         for kind, (first, *second) in (("forward", found.forward), ("backward", found.backward[::-1]))
     ]
     apart = {"": spec.rows, "last": spec.rows - rows[-1], "all": 0}[found.apart]
-    wide = any(gate.squash in ("cumax", "tail_cumax") for gate in spec.gates)
+    wide = any(gate.hard or gate.squash in ("cumax", "tail_cumax") for gate in spec.gates)
     return Gpu(texts[0], texts[1], whole, sum(columns), left, apart, wide)
 
 
@@ -149,6 +150,10 @@ class _Text:
 
     def _value(self, node: Node) -> str:
         args = [self._of(arg) for arg in node.args if isinstance(arg, Node | int | float) and not isinstance(arg, bool)]
+        if node.op == "zeros" or (node.op == "same" and not any(arg.size for arg in node.inputs)):
+            return _full(self._shape(node), args[0] if args else "0.0")
+        if node.op in _BINARY and not node.inputs:  # else Triton would take what follows from constants as float32
+            return _full("[]", _BINARY[node.op].format(*args))
         if node.op in _UNARY:
             return _UNARY[node.op].format(*args)
         if node.op in _BINARY:
@@ -158,8 +163,6 @@ class _Text:
         if node.op == "where_nonzero":
             first = args[1] if any(isinstance(arg, Node) for arg in node.args[1:]) else f"{args[0]} * 0.0 + {args[1]}"
             return f"tl.where({args[0]} != 0.0, {first}, {args[2]})"
-        if node.op == "zeros":
-            return "0.0"
         return self._row_value(node, args[0])
 
     def _row_value(self, node: Node, value: str) -> str:
@@ -190,6 +193,10 @@ class _Text:
         if node.op == "one_hot":
             return f"one_hot({value}, {mask}, k)"
         return value if node.op == "head" else f"tl.where({mask}, {value}, 0.0)"
+
+    def _shape(self, node: Node) -> str:
+        """That of a value in registers."""
+        return "[BLOCK, BLOCK_C]" if self._size(node) == "H" and self._found.chunk > 1 else "[BLOCK]"
 
     def _size(self, node: Node) -> str:
         return self._found.sizes[node.size]
@@ -365,6 +372,11 @@ class _Text:
     def _ragged(self, name: str, value: str, dead: str) -> None:
         self._lines += ["    if RAGGED:", f"        {name} = tl.where(alive, {value}, {dead})"]
         self._lines += ["    else:", f"        {name} = {value}"]
+
+
+def _full(shape: str, number: str) -> str:
+    """A number in the precision of states."""
+    return f"tl.full({shape}, {number}, s_all.dtype.element_ty)"
 
 
 def _element(base: str, offset: str, size: str) -> str:

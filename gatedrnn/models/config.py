@@ -42,7 +42,10 @@ class CellSection:
             if each.name.endswith("_dropout"):
                 probability(f"model.{each.name}", getattr(self, each.name))
         object.__setattr__(self, "options", self._all_options())
-        if "gates" in _unread(self.cell) and self.gates not in (None, CELLS[self.cell].gates):
+        if "gates" in _unread(self.cell, self.hidden_sizes) and self.gates not in (
+            None,
+            CELLS[self.cell].gates,
+        ):
             got = f"{self.gates!r} with cell={self.cell}"
             raise ArgumentError("model.gates", "needs a cell with gates to perturb", got, "Leave it out")
 
@@ -171,18 +174,20 @@ class LanguageModelConfig(CellSection):
 
     def _check_gate(self, key: str, gate: str) -> None:
         """Raises ArgumentError: the cell, whose gate `gate` a setting needs, does not have it."""
-        if gate not in {each.name for each in CELLS[self.cell].make_spec(1).gates}:
+        spec = CELLS[self.cell].example(self.options, self.hidden_sizes)
+        if spec is not None and gate not in {each.name for each in spec.gates}:
             rule = f"needs a cell with a {gate.replace('_', ' ')} gate"
             advice = f"Leave it out, or set it to {'null' if key == 'tree_layer' else TREE_GATES[0]}"
             raise ArgumentError(f"model.{key}", rule, f"cell={self.cell}", advice)
 
     def _check_bias(self, key: str, value: float, gate: str) -> None:
         """Raises ArgumentError: `value` is not finite, or no bias of the cell is added to its gate `gate`."""
-        owner, spec, advice = f"model.{key}", CELLS[self.cell].make_spec(1), "Leave it out, or set it to null"
+        owner, advice = f"model.{key}", "Leave it out, or set it to null"
+        spec = CELLS[self.cell].example(self.options, self.hidden_sizes)
         kind = f"{gate.replace('_gate', '').replace('_', ' ')} gate"
-        if gate not in {each.name for each in spec.gates}:
+        if spec is not None and gate not in {each.name for each in spec.gates}:
             raise ArgumentError(owner, f"needs a cell with a {kind}", f"cell={self.cell}", advice)
-        if spec.normalised:
+        if spec is not None and spec.normalised:
             rule = f"needs a cell whose {kind} is not normalised after the bias is added"
             raise ArgumentError(owner, rule, f"cell={self.cell}", advice)
         if not -math.inf < value < math.inf:
@@ -301,9 +306,13 @@ def with_options(values: Any) -> Any:
     return {key: value for key, value in values.items() if key not in old} | {"options": old | options}
 
 
-def _unread(cell: Any) -> set[str]:
-    """What this cell does not read: "options.NAME" of other cells' options, and "gates" where it has none to perturb."""
+def _unread(cell: Any, sizes: Collection[int] = ()) -> set[str]:
+    """What this cell does not read: "options.NAME" of other cells' options, and "gates" where it has none to perturb.
+
+    Args: sizes: hidden sizes; the first that the cell has, with its default options, is asked for its gates.
+    """
     if not isinstance(cell, str) or cell not in CELLS:
         return set()
     others = {f"options.{name}" for other in CELLS for name in CELLS[other].options if name not in CELLS[cell].options}
-    return others if CELLS[cell].make_spec(1).perturbed(Gates()) else {*others, "gates"}
+    spec = CELLS[cell].example(sizes=sizes)
+    return others if spec is None or spec.perturbed(Gates()) else {*others, "gates"}

@@ -67,7 +67,8 @@ def _able(request: Request, name: str) -> list[str]:
     one_of("backend", name, choices())
     reason = BACKENDS[name].supports(request)
     if reason is not None:
-        raise BackendError(f"backend={name!r}", "cannot run this request", reason, "Use backend='auto'")
+        advice = f"Use backend='auto' for the cell {request.cell.name}"
+        raise BackendError(f"backend={name!r}", "cannot run this request", reason, advice)
     return [name]
 
 

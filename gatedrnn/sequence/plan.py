@@ -144,7 +144,7 @@ def plan_for(step: Step, spec: Spec) -> Plan | str:
 
 
 def kernel_of(step: Step, spec: Spec) -> str:
-    """The name of a cell's kernels, which says all that they depend on; or a reason after "!"."""
+    """A cell's name and Spec, or a reason after "!". What names its kernels is `Plan.kernel`, with a mark of the equation."""
     name = next((name for name, cell in CELLS.items() if cell.step is step), None)
     if name is not None:
         return f"{name}:{spec.text()}"
@@ -194,12 +194,10 @@ def cell_of(kernel: str) -> tuple[Step, Spec]:
         step, spec = _UNREGISTERED[f"{name}:{text}"]
     else:
         advice = "Register the cell under a name, before the graph is made and before it runs"
-        raise BackendError("backend='cpu'", "a graph's cell must be known to this process", name, advice)
+        raise BackendError("kernels", "a graph's cell must be known to this process", name, advice)
     if changeable and mark(step) != f"#{digest}":
         rule, advice = "the equation of a cell must not change after its layer first ran", "Create the layer again"
-        raise BackendError(
-            "backend='cpu'", rule, f"a changed equation, or a changed number that it reads: {name}", advice
-        )
+        raise BackendError("kernels", rule, f"a changed equation, or a changed number that it reads: {name}", advice)
     return step, spec
 
 

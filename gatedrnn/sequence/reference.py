@@ -4,6 +4,7 @@ Dimensions: T time, B batch, D input, H hidden, R rows of all gates.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from gatedrnn.cells import Params, State, Trace
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import being_traced
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
 
@@ -84,10 +86,14 @@ def one_step(
         recurrent: as `recurrent_rows` gives it.
         x_gates: W x + b [B, R].
         alive: [B, 1], whether the step counts in a row; None for all.
+
+    Raises: ArgumentError: the cell's step gives other states than its Spec names, or in other shapes.
     """
     spec = request.spec
     h_gates = F.linear(state[0], *recurrent)
     new, trace = request.cell.step(spec, params, x_gates, h_gates, state)
+    if not (torch.compiler.is_compiling() or being_traced()):  # there, sizes are not numbers
+        _check_states(request, new, x_gates.shape[0])
     if params.weight_hr is not None:
         new = F.linear(new[0], params.weight_hr), *new[1:]
     new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
@@ -98,3 +104,22 @@ def one_step(
         output = output.masked_fill(~alive, 0)
         trace = {name: gate.masked_fill(~alive, 0) for name, gate in trace.items()}
     return new, output, trace
+
+
+def _check_states(request: Request, new: Any, batch: int) -> None:
+    """Raises ArgumentError: these are not the states of the Spec, each [B, H]. PyTorch would broadcast them without a word."""
+    spec = request.spec
+    shape = (batch, spec.hidden_size)
+    if isinstance(new, tuple | list) and len(new) == len(spec.states):
+        odd = [k for k, state in enumerate(new) if not isinstance(state, Tensor) or state.shape != shape]
+        if not odd:
+            return
+        state = new[odd[0]]
+        kind = f"of {list(state.shape)}" if isinstance(state, Tensor) else f"a {type(state).__name__}"
+        got = f"{spec.states[odd[0]]} {kind}, not {list(shape)}"
+    else:
+        got = f"{len(new)} states" if isinstance(new, tuple | list) else f"a {type(new).__name__}"
+    from gatedrnn.compiler.outside import place
+
+    rule = f"its step must return a tuple of the new {', '.join(spec.states)}, each [B, H], and a trace"
+    raise ArgumentError(f"cell {request.cell.name}", rule, got + place(request.cell.step), "Mend the step")

@@ -140,7 +140,10 @@ def test_a_demo_that_was_interrupted_starts_again(tmp_path, monkeypatch):
     [
         (["--model.embedding_size", 10**18], "model.embedding_size: must be at most 4,294,967,295"),
         (["--training.batch_size", 10**20], "training.batch_size: must be at most"),
-        (["--model.cell", "gru", "--model.tied", "false", "--model.hidden_sizes", "[4000000000]"], "memory: must hold the model"),
+        (
+            ["--model.cell", "gru", "--model.tied", "false", "--model.hidden_sizes", "[4000000000]"],
+            "memory: must hold the model",
+        ),
     ],
 )
 def test_a_size_that_no_machine_has_is_one_line(work, tmp_path, options, told):

@@ -280,7 +280,11 @@ def test_a_spec_of_another_class_is_refused():
 class TestWhatChanges:
     """A layer reads its equation once, when it first runs; a new layer reads it anew."""
 
-    def test_a_new_layer_has_the_constant_of_its_time(self):
+    @pytest.mark.parametrize("backend", ["cpu", "triton"])
+    def test_a_new_layer_has_the_constant_of_its_time(self, backend, monkeypatch):
+        if backend == "triton":
+            pytest.importorskip("triton", minversion="3.3")
+            monkeypatch.setenv("TRITON_INTERPRET", "1")
         space = types.ModuleType("space")
         text = (
             "import torch\nSLOPE = 1.0\n"
@@ -294,7 +298,7 @@ class TestWhatChanges:
             space.SLOPE = slope
             new = Recurrent(Cell("own", "own", lambda hidden_size: Spec(H, gates(1), ("h",)), space.step), D, H)
             with torch.no_grad():
-                new.backend = "cpu"
+                new.backend = backend
                 found = new(x)[0]
                 new.backend = "reference"
                 torch.testing.assert_close(found, new(x)[0])

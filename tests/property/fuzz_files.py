@@ -359,7 +359,7 @@ def _half_written(out: Path) -> str:
     from gatedrnn.training.run import load_run
 
     try:
-        load_run(out)
+        load_run(out, None)
     except GatedRNNError as error:
         return f"left a run that cannot be loaded: {str(error)[:200]}"
     return ""

@@ -8,11 +8,14 @@ from gatedrnn.compiler.cell import compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
 from tests.property.made_up import check, load, make
 
-INSIDE = [5040, 7059, 10069]
-"""A product inside the step: a state that is a gate, a temperature, logits read after it."""
+INSIDE = [400, 698, 881]
+"""A product inside the step: a state that is a gate, a temperature, logits read after it.
+
+The other seeds have an exponential gate in float32, chunks, sums from the end, the least of a row, and numbers of the Spec.
+"""
 
 
-@pytest.mark.parametrize("seed", [*INSIDE, 1, 2, 3])
+@pytest.mark.parametrize("seed", [*INSIDE, 3, 4, 15, 36])
 def test_kernels_for_the_cpu_are_the_equation(tmp_path, seed):
     assert check(make(seed), tmp_path, "cpu") is None
 
@@ -22,7 +25,7 @@ def test_products_with_matrices_of_the_cells_own_are_the_equation(tmp_path, seed
     assert check(make(seed, with_matrices=True), tmp_path, "cpu") is None
 
 
-@pytest.mark.parametrize("seed", [*INSIDE, 1, 2, 4])
+@pytest.mark.parametrize("seed", [*INSIDE, 3, 4, 26])
 def test_kernels_for_a_gpu_are_the_equation(tmp_path, monkeypatch, seed):
     pytest.importorskip("triton", minversion="3.3")
     monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "1")

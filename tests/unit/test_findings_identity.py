@@ -250,6 +250,15 @@ def product_by_either_bias(spec, params, x_gates, h_gates, state):
     return ((1.5 if params.bias_ih is None else 2) * n,), {"b": b, "n": n}
 
 
+def product_given_by_bias(spec, params, x_gates, h_gates, state):
+    x_b, x_n = spec.split(x_gates)
+    rows = spec.recurrent_rows
+    b = spec.squash("b", x_b + h_gates)
+    bias = None if params.bias_hh is None else params.bias_hh[rows:]
+    n = spec.squash("n", x_n + F.linear(b * state[0], params.weight_hh[rows:], bias))
+    return (1.5 * (n if params.bias_hh is None else b),), {"b": b, "n": n}
+
+
 def product_with_zeros(spec, params, x_gates, h_gates, state):
     x_b, x_n = spec.split(x_gates)
     rows = spec.recurrent_rows
@@ -262,7 +271,7 @@ def product_with_zeros(spec, params, x_gates, h_gates, state):
 TWO = Spec(H, (Gate("b", H), Gate("n", H, "tanh")), ("h",), recurrent_gates=1)
 
 
-@pytest.mark.parametrize("step", [product_by_bias, product_by_either_bias])
+@pytest.mark.parametrize("step", [product_by_bias, product_by_either_bias, product_given_by_bias])
 @pytest.mark.parametrize("bias", [True, False])
 def test_what_a_bias_decides_is_refused(step, bias):
     assert "follow from whether the layer has biases" in refusal(step, TWO, bias=bias)
@@ -310,7 +319,17 @@ def by_bytes(spec, params, x_gates, h_gates, state):
     return (2 * n if n.element_size() == 2 else n,), {"n": n}
 
 
-@pytest.mark.parametrize("step", [by_half, by_float16, by_bytes])
+def by_half_given(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (state[0] * 1.5 if n.dtype == torch.bfloat16 else n * 1.5,), {"n": n}
+
+
+def by_double_given(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (state[0] - n if n.dtype == torch.float64 else n - state[0],), {"n": n}
+
+
+@pytest.mark.parametrize("step", [by_half, by_float16, by_bytes, by_half_given, by_double_given])
 def test_what_a_small_type_decides_is_refused(step):
     assert re.search("follows? from the batch's size or type", refusal(step))
 
@@ -514,6 +533,20 @@ def test_a_refusal_names_the_cell_and_the_line(step, spec, words, place):
     said = refusal(step, spec)
     assert words in said and line_of(step, place) in said and said.endswith("Use backend='auto' for the cell mine.")
     assert said.count("test_findings_identity.py:") == 1
+
+
+def two_products(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates + F.linear(state[0], params.extras["m"]))
+    return (n,), {"n": n}
+
+
+def test_a_refusal_of_a_gpu_names_them_too(interpreted):
+    spec = Spec(H, N, ("h",), extras=(Extra("m", ("n",), full=True),))
+    layer = Recurrent(own(two_products, spec), D, H, backend="triton")
+    with pytest.raises(BackendError, match="kernels for a GPU do not support that") as caught:
+        layer(torch.randn(T, B, D))
+    said = str(caught.value)
+    assert line_of(two_products, "def ") in said and said.count("backend='triton'") == 1 and "cell mine" in said
 
 
 def two_states(spec, params, x_gates, h_gates, state):

@@ -25,7 +25,6 @@ from gatedrnn.data import EOS, UNK, DataConfig, Vocabulary
 from gatedrnn.data.prompt import prompt_tokens
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.export import web
-from gatedrnn.training import scores
 from gatedrnn.training.config import RunConfig
 from gatedrnn.training.run import load_run, write_trained
 

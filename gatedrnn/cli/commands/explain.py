@@ -53,12 +53,12 @@ def hops(name: str) -> dict[str, Any]:
 
     Raises: ArgumentError: unknown cell, with the nearest name.
     """
-    cell = CELLS[name]
-    layer = Recurrent(cell, 8, 8)
-    request = layer.request(0, torch.zeros(1, 1, 8), tuple(torch.zeros(1, 8) for _ in layer.spec.states))
+    cell, layer = CELLS[name], _layer(name)
+    H = layer.hidden_size
+    request = layer.request(0, torch.zeros(1, 1, H), tuple(torch.zeros(1, H) for _ in layer.spec.states))
     supported = {key: backend.supports(request) or "yes" for key, backend in BACKENDS.items()}
     chosen = next(key for key, backend in BACKENDS.items() if backend is backend_for(request))
-    rows = ", ".join(f"{gate.name} {_width(gate.rows)} {gate.squash}" for gate in layer.spec.gates)
+    rows = ", ".join(f"{gate.name} {_width(gate.rows, H)} {gate.squash}" for gate in layer.spec.gates)
     extras = "".join(f"; {extra.name} for {', '.join(extra.gates)}" for extra in layer.spec.extras)
     perturbed = ", ".join(layer.spec.perturbed(layer.gates)) or "none"
     step = (cell.step.__doc__ or "").strip().split("\n\n")
@@ -86,7 +86,7 @@ def hops(name: str) -> dict[str, Any]:
 def kernel(name: str) -> str:
     """The text of cell `name`'s CPU kernel for one row of the batch. Raises: ArgumentError: unknown cell, or none can be made."""
     cell = CELLS[name]
-    found = kept(cell.step, Recurrent(cell, 8, 8).spec)
+    found = kept(cell.step, _layer(name).spec)
     if isinstance(found, str):
         raise ArgumentError(f"explain {name}", "must be a cell with kernels", found, "It runs on the reference backend")
     return "\n".join(filter(None, [*found.forward, *found.backward])).rstrip()
@@ -101,8 +101,15 @@ def _kernels(name: str, layer: Recurrent) -> str:
     )
 
 
-def _width(rows: int) -> str:
-    return "[H]" if rows == 8 else f"[{rows} of H = 8]"
+def _layer(name: str) -> Recurrent:
+    """A small layer of cell `name`: of 8 units if it has that size. Raises: ArgumentError: unknown cell, or no size is found."""
+    spec = CELLS[name].example(sizes=(8,))
+    H = 8 if spec is None else spec.hidden_size
+    return Recurrent(CELLS[name], H, H)
+
+
+def _width(rows: int, H: int) -> str:
+    return "[H]" if rows == H else f"[{rows} of H = {H}]"
 
 
 def _where(function: Callable[..., Any]) -> str:

@@ -44,7 +44,7 @@ class Reading:
 
 def cells_with_master_gates() -> list[str]:
     """Registered cells from which distances can be read."""
-    return [name for name, cell in CELLS.items() if _has_master_gates(cell.make_spec(1))]
+    return [name for name, cell in CELLS.items() if (spec := cell.example()) and _has_master_gates(spec)]
 
 
 def has_distances(model: LanguageModel) -> bool:

@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.cells import Params
-from gatedrnn.core.errors import BackendError
 from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.sequence import projected
 from gatedrnn.sequence.modes import storage_type, transformed
 from gatedrnn.sequence.perturb import fold
-from gatedrnn.sequence.plan import kernel_of, trace
+from gatedrnn.sequence.plan import Plan, plan_for, trace
 from gatedrnn.sequence.request import Request, Result
 
 OLDEST = (3, 3)
@@ -49,19 +48,17 @@ class Triton:
             return f"tensors are {storage}"
         if not torch.compiler.is_compiling() and transformed():
             return "a function transform or forward-mode differentiation is active"
-        found = kernel_of(request.cell.step, request.spec)
-        if found.startswith("!"):
-            return found[1:]
-        if (reason := _too_wide(found)) is not None:
-            return reason
-        return request.misfit()
+        plan = plan_for(request.cell.step, request.spec)
+        return plan if isinstance(plan, str) else _too_wide(plan.kernel) or request.misfit()
 
     def run(self, request: Request) -> Result:
         """Project the input, run the operator, and cut its results out."""
         if request.params.weight_hr is not None:
             return projected.run(self, request)
         spec, reverse, lengths = request.spec, request.reverse, request.lengths_B
-        kernel, params = kernel_of(request.cell.step, spec), fold(request.params, spec, request.scale_R)
+        plan, params = plan_for(request.cell.step, spec), fold(request.params, spec, request.scale_R)
+        assert isinstance(plan, Plan)
+        kernel = plan.kernel
         x_TBR, bias = _projected(request, kernel, params)
         real = torch.float64 if x_TBR.dtype == torch.float64 else torch.float32
         extras = [params.extras[each.name] for each in spec.extras]
@@ -110,13 +107,12 @@ def _projected(request: Request, kernel: str, params: Params) -> tuple[Tensor, T
 @constant_in_graphs
 def _too_wide(kernel: str) -> str | None:
     """None, or that a program cannot hold the row, or that the cell has no kernel for a GPU."""
-    from gatedrnn.sequence.backends.triton.compiled import shape_of
+    from gatedrnn.sequence.backends.triton.compiled import missing, shape_of
     from gatedrnn.sequence.backends.triton.tuning import tile_of
 
-    try:
-        plan = shape_of(kernel)
-    except BackendError as error:
-        return str(error)
+    if (reason := missing(kernel)) is not None:
+        return reason
+    plan = shape_of(kernel)
     if plan.gpu.whole and math.prod(tile_of(plan)) > _LARGEST_TILE:
         return f"a row of {plan.hidden} units is more than one program's tile of {_LARGEST_TILE}"
     return None

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from gatedrnn.compiler import Compiled, kept
+from gatedrnn.compiler.outside import place
 from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.backends.triton import functions
@@ -23,7 +24,7 @@ class Shape:
     """Sizes of one cell.
 
     Args:
-        kernel: the cell, as `cell_of` reads it.
+        kernel: the cell, `Plan.kernel`.
         hidden, rows, own: H; R; rows of U whose product is done before the step.
         states: elements of a row of s_all.
         logits, chunk: K and C, the greater of K and H / C.
@@ -53,12 +54,21 @@ def shape_of(kernel: str) -> Shape:
     )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=1024)
+def missing(kernel: str) -> str | None:
+    """None, or why a cell has no kernels for a GPU, with a line of its step's file."""
+    step, spec = cell_of(kernel)
+    found = kept(step, spec)
+    if isinstance(found, Compiled):
+        return f"{found.gpu}{place(step)}" if isinstance(found.gpu, str) else None
+    return found
+
+
 def _gpu(kernel: str) -> Gpu:
-    found = kept(*cell_of(kernel))
-    reason = found.gpu if isinstance(found, Compiled) else found
-    if isinstance(reason, str):
+    if (reason := missing(kernel)) is not None:
         raise BackendError("backend='triton'", "cannot run this cell", reason, "Use backend='auto'")
-    return reason
+    found: Any = kept(*cell_of(kernel))
+    return found.gpu
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def ln(x):
     tiny = greater(1e-37, x)
     y = log(choose_nonzero(tiny, x * 16777216.0, x)) - tiny * 16.635532333438686
     y = choose_nonzero(greater(x, 1e38) * equal(x, x + x), x, y)
-    y = choose_nonzero(equal(x, 0.0), -1e39, y)
+    y = choose_nonzero(equal(x, 0.0), -1e309, y)  # −∞ in either precision
     return choose_nonzero(at_least(x, 0.0), y, x - x + (x - x) / (x - x))
 
 
