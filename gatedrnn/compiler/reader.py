@@ -39,15 +39,9 @@ class Reader(ElementRules):
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        known: dict[FxNode, Any],
-        products: Products,
-        lines: dict[str, str],
-        chunk: int,
-        cuts: dict[tuple[int, int, int], list[int]],
-        backward: bool = False,
-    ) -> None:
+        self, graph: Graph, known: dict[FxNode, Any], products: Products, lines: dict[str, str], chunk: int,
+        cuts: dict[tuple[int, int, int], list[int]], backward: bool = False,
+    ) -> None:  # fmt: skip
         self.graph, self._known, self._lines, self._backward = graph, dict(known), lines, backward
         self._products, self._chunk, self._rows = products, chunk, next(iter(known)).meta["val"].shape[0]
         self._cuts = cuts
@@ -333,10 +327,8 @@ class Reader(ElementRules):
         starts = list(itertools.accumulate(sizes, initial=0))
         inside = [k for k, at in enumerate(starts[:-1]) if first <= at < last]
         parts = d.parts if isinstance(d, Wide) else [d] * len(inside) if _is_number(d) else [d]
-        found = {
-            k: self.graph.node("same", part, size=sizes[k]) if _is_number(part) else part
-            for k, part in zip(inside, parts, strict=True)
-        }
+        given = dict(zip(inside, parts, strict=True))
+        found = {k: self.graph.node("same", one, size=sizes[k]) if _is_number(one) else one for k, one in given.items()}
         return Wide([found.get(k) or self.graph.node("zeros", size=n) for k, n in enumerate(sizes)])
 
     def _permute(self, node, value, dims=(1, 0)):

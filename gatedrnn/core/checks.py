@@ -15,7 +15,7 @@ def positive_int(owner: str, value: object, *, minimum: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         rule = "must be a positive integer" if minimum == 1 else f"must be an integer of at least {minimum}"
         raise ArgumentError(owner, rule, repr(value), f"Give {minimum} or more")
-    if value > _LARGEST:
+    if int(value) > _LARGEST:
         raise ArgumentError(
             owner, f"must be at most {_LARGEST:,}", f"an integer of {int(value).bit_length()} bits", "Give less"
         )

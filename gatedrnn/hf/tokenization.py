@@ -89,7 +89,13 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int, tok
     """
     owner = "tokenizer.json"
     padding = padding_id(tokenizer)
-    names: Any = tokenizer.convert_ids_to_tokens([i for i in range(size + 1) if i != padding][:size])
+    settings, ids = (
+        json.loads(tokenizer.backend_tokenizer.to_str()),
+        [i for i in range(size + 1) if i != padding][:size],
+    )
+    added = {token["id"]: token["content"] for token in settings["added_tokens"]}  # as written, before a normalizer
+    known: Any = tokenizer.convert_ids_to_tokens(ids)
+    names = [added.get(i, name) for i, name in zip(ids, known, strict=True)]
     own = level == "subword" and names[1:2] in ([EOS], [_PRIVATE_EOS], [_NEW_LINE])
     words = [UNK, EOS, *names[2:]] if own else names
     if words[:2] != [UNK, EOS] or None in words or len(set(words)) != size:
@@ -100,7 +106,7 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int, tok
         raise DataError(owner, rule, repr(odd), advice)
     if level != "subword":
         return Vocabulary(words, None, Words(tokenize) if level == "word" else Characters())
-    found = _subwords_of(json.loads(tokenizer.backend_tokenizer.to_str()), names, owner)
+    found = _subwords_of(settings, names, owner)
     if found.words != words:
         got = f"others, from {next((a for a, b in zip(found.words, words, strict=False) if a != b), None)!r} on"
         raise DataError(owner, "must have the tokens of the model", got, "Restore the folder's own file")
@@ -210,6 +216,10 @@ def _samples(vocabulary: Vocabulary) -> Iterator[str]:
     subwords: Any = vocabulary.splitter
     theirs = subwords.tokenizer.get_vocab(with_added_tokens=True)
     yield from (UNK, EOS, PAD, f"a{EOS}b{UNK}c", *(token for token, i in theirs.items() if subwords.table[i] == 0))
+    for token in json.loads(subwords.settings)["added_tokens"]:
+        if token["lstrip"] or token["rstrip"] or token["single_word"]:  # it takes the space, or a new line, beside it
+            yield from (f"a\n{token['content']}b", f"a{token['content']}\nb", f"{token['content']}a")
+    yield from (EOS.upper(), "a\n\u3000b", "a\n\u00a0b")
     some = vocabulary.text(vocabulary.words[-1:]).replace(_NEW_LINE, "")
     for word in ("a", "The", some):
         yield from (word, f"{word}\n{word}", f"\n {word} \r\n\n{word}{word} {word}\n")

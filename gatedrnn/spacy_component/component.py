@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional, Union, final
@@ -122,23 +123,26 @@ class Component(Pipe):
         def fill(place: Path) -> None:
             write_trained(place, without_paths(run.config), run.model, run.vocabulary)
 
+        fresh, before = (path.with_name(f".{path.name}.{state}") for state in ("fresh", "before"))
         if not path.is_dir() or not any(path.iterdir()):
             write_folder(path, fill)
+            for left in (fresh, before):  # of a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
             return
         if not _wrote(path):
             rule = "must be a new or empty folder, or one that an earlier pipeline wrote"
             raise DataError(str(path), rule, "one with other files", "Choose another folder")
-        fresh, before = (path.with_name(f".{path.name}.{state}") for state in ("fresh", "before"))
-        for left in (fresh, before):  # of a process that was killed
+        for left in (fresh, before):
             shutil.rmtree(left, ignore_errors=True)
         write_folder(fresh, fill)
-        path.replace(before)  # killed here, it is still beside
+        path.replace(before)  # killed here, `from_disk` finds it
         fresh.replace(path)
         shutil.rmtree(before)
 
     def from_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> "Component":
-        """Read what `to_disk` wrote. Raises: as `load_run`."""
-        self._take(load_run(path))
+        """Read what `to_disk` wrote; the folder before, if it was killed between the two. Raises: as `load_run`."""
+        before = Path(path).with_name(f".{Path(path).name}.before")
+        self._take(load_run(before if before.is_dir() and not Path(path).exists() else path))
         return self
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
@@ -215,7 +219,9 @@ def _readable(folder: str) -> Run | None:
     """The run, or None where it cannot be read: `from_disk` may bring another one, and `Component.run` raises if it does not."""
     try:
         return load_run(folder)
-    except GatedRNNError:
+    except GatedRNNError as error:
+        if Path(folder).exists():
+            warnings.warn(f"{NAME}: {error} It is read again when a document comes.", stacklevel=2)
         return None
 
 

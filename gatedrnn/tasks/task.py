@@ -1,7 +1,7 @@
 """What the training loop needs of an experiment, and nothing more; it never asks which one it is."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -175,6 +175,17 @@ def unread(task: Task, training: TrainingConfig) -> dict[str, str]:
     if training.schedule != "plateau":
         found |= dict.fromkeys(("plateau_factor", "plateau_threshold"), f"with schedule: {training.schedule}")
     return {name: why for name, why in found.items() if getattr(training, name) != getattr(task.training, name)}
+
+
+def settled(task: Any, training: TrainingConfig, given: Collection[str]) -> TrainingConfig:
+    """Settings that another one, which an option replaced, leaves without effect get their defaults, unless they are given too.
+
+    Args: given: keys of options, as "training.optimizer".
+    """
+    if not {"training.optimizer", "training.schedule", "training.unit"}.intersection(given):
+        return training
+    left = [name for name in unread(task, training) if f"training.{name}" not in given]
+    return replace(training, **{name: getattr(task.training, name) for name in left})
 
 
 def check_read(task: Task, training: TrainingConfig) -> None:

@@ -96,7 +96,8 @@ def train(
             check_free(folder)
         saved = checkpoint.load(folder) if resume and check_begun(folder) else None
         if saved is None:
-            check_read(task, training)
+            if not (folder / CONFIG_FILE).is_file():  # a run that has begun was checked, perhaps by an earlier version
+                check_read(task, training)
             check_precision(training, fabric)
             check_gates([layer for layer, _ in loop.gates], training)
         else:

@@ -179,17 +179,32 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises: DataError: another process holds it, or it cannot be written.
     """
+    with held(
+        folder, f"{CHECKPOINT_FOLDER}/.lock", "a run that another process trains", "must not be in training already"
+    ):
+        try:
+            for place in (folder, folder / CHECKPOINT_FOLDER, folder / TOKENS_FOLDER):
+                remove_stale(place)
+            yield
+        finally:
+            if not checkpoints(folder):
+                with suppress(OSError):  # other files are in it
+                    (folder / CHECKPOINT_FOLDER / ".lock").unlink()
+                    (folder / CHECKPOINT_FOLDER).rmdir()
+                    folder.rmdir()
+
+
+@contextmanager
+def held(folder: Path, name: str, got: str, rule: str = "must not be in use") -> Iterator[None]:
+    """Hold the lock that the file `name` of a folder is. Raises: DataError: another process does, or it cannot be written."""
     from filelock import FileLock, Timeout
 
     try:
-        (folder / CHECKPOINT_FOLDER).mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / CHECKPOINT_FOLDER / ".lock", timeout=0)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / name, timeout=0)
         lock.acquire()
     except Timeout as error:
-        advice = "Wait for it, or choose another --out"
-        raise DataError(
-            str(folder), "must not be in training already", "a run that another process trains", advice
-        ) from error
+        raise DataError(str(folder), rule, got, "Wait for it, or choose another --out") from error
     except (OSError, NotImplementedError) as error:  # the latter is filelock's own
         got = getattr(error, "strerror", None) or str(error)
         if getattr(error, "errno", errno.ENOSYS) in _NO_LOCKS:
@@ -197,15 +212,8 @@ def locked(folder: Path) -> Iterator[None]:
             raise DataError(str(folder), rule, got, advice) from error
         raise DataError(str(folder), "must be a writable folder", got, ROOM) from error
     try:
-        for place in (folder, folder / CHECKPOINT_FOLDER, folder / TOKENS_FOLDER):
-            remove_stale(place)
         yield
     finally:
-        if not checkpoints(folder):
-            with suppress(OSError):  # other files are in it
-                (folder / CHECKPOINT_FOLDER / ".lock").unlink()
-                (folder / CHECKPOINT_FOLDER).rmdir()
-                folder.rmdir()
         lock.release()
 
 

@@ -12,7 +12,7 @@ from gatedrnn.cli.commands import demo
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_folder, write_with
 from gatedrnn.training.loop import Loop
-from gatedrnn.training.run import locked
+from gatedrnn.training.run import held, locked
 
 SWEPT = "model: {cell: lstm, embedding_size: 8, hidden_sizes: [8]}\ntraining: {device: cpu, batch_size: 20}\n"
 
@@ -186,3 +186,97 @@ def test_an_error_of_another_kind_is_no_full_disk(tmp_path):
 def test_a_run_is_evaluated_with_a_window_that_fits(work):
     assert "cache.window: must be at most" in fails("evaluate", work / "run", "--cache", "--cache-window", 10**20)
     assert "perplexity" in works("evaluate", work / "run", "--data", work / "text" / "valid.txt", "--json")
+
+
+# ---------------------------------------------------------------- settings that another one replaces
+
+PLATEAU = """
+model: {cell: gru}
+training: {device: cpu, epochs: 2, betas: [0.0, 0.999], sequence_length: 60, plateau_factor: 0.3}
+"""
+
+
+@pytest.mark.parametrize("replaced", ["optimizer=sgd", "schedule=cosine", "unit=sentence"])
+def test_what_a_file_gives_for_a_setting_that_is_replaced_may_stand(work, tmp_path, monkeypatch, replaced):
+    (tmp_path / "c.yaml").write_text(PLATEAU)
+    seen = []
+
+    def stop(config, *_):
+        seen.append(config.training)
+        raise DataError("text", "must be long", "a short one", "Write more")
+
+    monkeypatch.setattr("gatedrnn.cli.commands.train._train", stop)
+    name, value = replaced.split("=")
+    given = "train", "--config", tmp_path / "c.yaml", "--data", work / "text", "--out", tmp_path / "run"
+    fails(*given, f"--training.{name}", value)
+    (training,) = seen
+    assert getattr(training, name) == value
+    assert (training.betas == (0.0, 0.999)) == (name != "optimizer")
+    assert (training.sequence_length == 60) == (name != "unit")
+    assert (training.plateau_factor == 0.3) == (name != "schedule")
+
+
+@pytest.mark.parametrize(
+    ("over", "left"),
+    [("training.optimizer=adam,sgd", "betas"), ("training.schedule=plateau,cosine", "plateau_factor"),
+     ("training.unit=stream,sentence", "sequence_length")],
+)  # fmt: skip
+def test_a_sweep_leaves_out_what_a_trial_s_own_setting_does_not_read(swept, tmp_path, over, left):
+    (tmp_path / "c.yaml").write_text(PLATEAU)
+    assert call(*swept(tmp_path / "c.yaml", over))[0] == 130
+    one, two = ((tmp_path / "out" / f"trial-{n}.yaml").read_text() for n in (1, 2))
+    assert f"{left}:" in one and f"{left}:" not in two
+
+
+def test_a_sweep_never_drops_what_a_trial_says(swept, tmp_path):
+    (tmp_path / "c.yaml").write_text(SWEPT)
+    told = fails(*swept(tmp_path / "c.yaml", "model.cell=onlstm,rnn", "model.options={chunk_size: 4},{chunk_size: 8}"))
+    assert "chunk_size" in told and not (tmp_path / "out").exists()
+
+
+class Killed(BaseException):
+    """What nothing catches, as nothing catches SIGKILL."""
+
+
+def killed(*_):
+    raise Killed
+
+
+def test_a_run_that_began_with_a_setting_without_effect_goes_on(work, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    begin = "train", "--data", work / "text", "--out", out, "--training.optimizer", "sgd", "--training.device", "cpu"
+    small = "--model.cell", "gru", "--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--training.epochs", 1
+    with monkeypatch.context() as earlier:
+        for place in ("gatedrnn.training.loop", "gatedrnn.cli.commands.train"):
+            earlier.setattr(f"{place}.check_read", lambda *_: None)
+        earlier.setattr(Loop, "_step", killed)
+        with pytest.raises(Killed):
+            call(*begin, *small, "--training.betas", "[0.0, 0.999]")
+    assert (out / "config.yaml").is_file() and not list((out / "checkpoint").glob("step*"))
+    works("train", "--out", out, "--resume")
+
+
+# ---------------------------------------------------------------- what is left behind
+
+
+def test_a_training_that_fails_makes_no_folder_above(tmp_path):
+    fails("train", "--data", tmp_path / "none", "--out", tmp_path / "x" / "y" / "z")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_demo_in_progress_is_not_removed_by_another(tmp_path):
+    (tmp_path / "run").mkdir()
+    with held(tmp_path, "unfinished", "a demo"):
+        assert "must not be in use; got a demo that another process runs" in fails("demo", "--out", tmp_path)
+    assert (tmp_path / "run").is_dir()
+
+
+def test_a_demo_that_was_killed_while_it_wrote_starts_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "SENTENCES", {"train": 30, "valid": 10, "test": 10})
+    monkeypatch.setattr(Loop, "_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    for name in (".page.abcdefgh.writing", "run"):
+        (tmp_path / name).mkdir()
+    for name in ("unfinished", "report.html"):
+        (tmp_path / name).touch()
+    assert "the same command starts again" in fails("demo", "--out", tmp_path, code=130)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "unfinished"]

@@ -59,7 +59,7 @@ def test_the_random_baseline_is_the_same_beside_a_model_and_alone(place):
 
 def test_a_tree_that_is_too_long_for_a_grammar_is_named_or_left_out(place):
     command = ("eval-parsing", place / "grammar", "--treebank", place / "gold.trees")
-    rule = "gold.trees, tree 2: must have at most 300 words for a grammar; got 301."
+    rule = "gold.trees, tree of 'a a a a a' …: must have at most 300 words for a grammar; got 301."
     assert f"{rule} Add --skip-bad, or --max-words 300." in fails(*command)
     found = record(*command, "--skip-bad")
     assert found["sentences"] == 3 and len(found["skipped"]) == 1 and rule in found["skipped"][0]

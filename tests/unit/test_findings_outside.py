@@ -308,8 +308,7 @@ def test_card_and_page_tell_what_compress_measured(hf, tmp_path):
     write_json(run.folder / compress.COMPRESSION_FILE, record | {"perplexity_after": None})
     assert "No scores were kept" in card(run, "name") and web._perplexity(run) == (None, "")
     (run.folder / compress.COMPRESSION_FILE).write_text("[]")
-    with pytest.raises(DataError, match=r"compression\.json: must be what gatedrnn compress wrote; got AttributeError"):
-        card(run, "name")
+    assert "No scores were kept" in card(run, "name")
 
 
 def test_the_demo_says_how_its_page_is_written(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option
 from gatedrnn.cli.output import say
 from gatedrnn.core.errors import DataError, GatedRNNError
-from gatedrnn.core.files import write_json, write_text
+from gatedrnn.core.files import remove_stale, write_json
 from gatedrnn.data import (
     CONSTRUCTIONS,
     DEEPER,
@@ -35,7 +35,7 @@ from gatedrnn.tasks.perplexity import evaluate
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.loop import train
 from gatedrnn.training.progress import TrainingDisplay
-from gatedrnn.training.run import METRICS_FILE, Run, load_run, read_metrics
+from gatedrnn.training.run import METRICS_FILE, Run, held, load_run, read_metrics
 from gatedrnn.trees import distances_to_spans, gold_tree
 from gatedrnn.trees.scores import sentence_f1
 
@@ -50,7 +50,7 @@ TRAINING = TrainingConfig(epochs=6, batch_size=32, sequence_length=40, learning_
 PAGE = "page"
 """Folder of the page that computes in the browser."""
 UNFINISHED = "unfinished"
-"""A file that is there until the demo has ended."""
+"""A file that is there until the demo has ended, and locked."""
 OWN_FILES = {"run", "results.json", "sentences.json", "report.html", PAGE, UNFINISHED}
 
 
@@ -65,9 +65,20 @@ class Options(arguments.Options):
 def run(options: Options) -> dict[str, Any]:
     """What `results.json` holds. Raises: DataError: the folder holds files that are not a demo's."""
     folder, seed, console = Path(options.out), options.seed, Console(stderr=options.json)
-    began, training = time.monotonic(), replace(TRAINING, seed=seed)
-    _clear(folder)
-    write_text(folder / UNFINISHED, "")
+    training = replace(TRAINING, seed=seed)
+    if folder.is_dir():
+        remove_stale(folder)
+    _check(folder)
+    with held(folder, UNFINISHED, "a demo that another process runs"):
+        _clear(folder)
+        results = _made(folder, training, console)
+        (folder / UNFINISHED).unlink()
+    return results
+
+
+def _made(folder: Path, training: TrainingConfig, console: Console) -> dict[str, Any]:
+    """Everything in the folder. Raises: KeyboardInterrupt."""
+    began, seed = time.monotonic(), training.seed
     text, out = folder / "run" / "text", folder / "run"
     say(f"writing {SENTENCES['train']:,} sentences of the built-in grammar (seed {seed})", console)
     write_corpus(text, seed, **SENTENCES)
@@ -99,7 +110,6 @@ def run(options: Options) -> dict[str, Any]:
     _write_page(trained, folder / PAGE, console)
     results["seconds"] = round(time.monotonic() - began, 1)
     write_json(folder / "results.json", results)
-    (folder / UNFINISHED).unlink()
     return results
 
 
@@ -165,8 +175,8 @@ def _agreement(run: Run, construction: str, seed: int) -> dict[str, Any]:
     return {"accuracy": 1 - len(wrong) / len(pairs), "wrong": shown}
 
 
-def _clear(folder: Path) -> None:
-    """Remove an earlier demo from `folder`; refuse a folder with anything else in it, or whose run was trained on."""
+def _check(folder: Path) -> None:
+    """Raises DataError: the folder holds anything but an earlier demo, or its run was trained on."""
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     begun = (folder / "run" / CONFIG_FILE).is_file()
     finished = "results.json" in present and begun  # others write results.json too
@@ -182,7 +192,11 @@ def _clear(folder: Path) -> None:
     if foreign:
         advice = "Choose another --out, or delete the folder"
         raise DataError(str(folder), "must be new, empty, or hold only a demo", foreign[0], advice)
-    for name in present - {"run", PAGE}:
-        (folder / name).unlink()
+
+
+def _clear(folder: Path) -> None:
+    """Remove an earlier demo from `folder`."""
     for name in ("run", PAGE):
         shutil.rmtree(folder / name, ignore_errors=True)
+    for name in OWN_FILES - {"run", PAGE, UNFINISHED}:
+        (folder / name).unlink(missing_ok=True)

@@ -140,10 +140,11 @@ def _parsable(gold: list[Gold], bad: list[DataError], options: Options) -> list[
     Raises: DataError: there is one, without `--skip-bad`.
     """
     kept: list[Gold] = []
-    for number, tree in enumerate(gold, 1):
+    for tree in gold:
         if LONGEST < len(tree) <= (options.max_words or len(tree)):
             rule, advice = f"must have at most {LONGEST} words for a grammar", "Add --skip-bad, or --max-words"
-            error = DataError(f"{options.treebank}, tree {number}", rule, len(tree), f"{advice} {LONGEST}")
+            begins = " ".join(tree.words[:5])
+            error = DataError(f"{options.treebank}, tree of {begins!r} …", rule, len(tree), f"{advice} {LONGEST}")
             if not options.skip_bad:
                 raise error
             bad.append(error)

@@ -3,7 +3,7 @@
 import json
 import sys
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,13 +12,14 @@ from gatedrnn.cells.own import imported_files
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError, DataError
 from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
 from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
-from gatedrnn.tasks.task import check_read
+from gatedrnn.tasks.task import check_read, settled
 from gatedrnn.training.config import RunConfig, read_run_config
 from gatedrnn.training.run import CHECKPOINT_FOLDER, locked, read_metrics
 
@@ -54,7 +55,7 @@ def run(options: Options) -> Found:
     data = None if options.data is None else str(Path(options.data).absolute())
     settings |= {"data": data, "processes": processes}
     with TemporaryDirectory() as folder:
-        measure = _checked(configs, Path(folder), options.data is not None)
+        measure = _checked(configs, Path(folder), options.data is not None, (out / SWEEP_FILE).exists())
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         sweep = _Sweep(out, settings, _begun(out, settings), measure, {trial.number: trial for trial in trials})
@@ -196,16 +197,23 @@ def _config(file: str, given: Any, trial: Trial) -> str:
                 rule = f"must hold keys and values in {'.'.join(path[:k])}" if k else "must hold keys and values"
                 raise ConfigError(file, rule, repr(place), f"Change it, or leave --over {key} out")
         place[last] = value
-    return yaml_text(_with_cell(values[""], trial) if "model.cell" in trial.settings else values[""])
+    return yaml_text(_settled(values[""], given, trial))
 
 
-def _with_cell(values: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    """Without what the file says for a cell that the trial replaces, unless the trial says it too."""
-    model = values["model"]
-    keys = [*model, *(model["options"] if isinstance(model.get("options"), dict) else ())]
-    names = {f"{begin}{key}" for key in keys for begin in ("", "options.")}
-    names -= {key.removeprefix("model.") for key in trial.settings}
-    return values | {"model": RunConfig.types(values)["model"].without_unread(model, names)}
+def _settled(values: dict[str, Any], given: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    """Without what the file gives for a cell, an optimiser or the like that the trial replaces, unless the trial says it too."""
+    if "model.cell" in trial.settings:
+        before, said = given.get("model") or {}, {key.removeprefix("model.") for key in trial.settings}
+        options = before.get("options") if "options" not in said else None
+        names = {f"{begin}{key}" for key in [*before, *(options or {})] for begin in ("", "options.")}
+        names -= said | {key.partition(".")[0] for key in said}
+        values = values | {"model": RunConfig.types(values)["model"].without_unread(values["model"], names)}
+    config: Any = from_dict(RunConfig, values, "")
+    kept = settled(TASKS[config.task], config.training, trial.settings)
+    left = {field.name for field in fields(kept) if getattr(kept, field.name) != getattr(config.training, field.name)}
+    if not left:
+        return values
+    return values | {"training": {key: value for key, value in values["training"].items() if key not in left}}
 
 
 def _check_own_keys(options: Options, trials: list[Trial]) -> None:
@@ -219,10 +227,13 @@ def _check_own_keys(options: Options, trials: list[Trial]) -> None:
             raise ArgumentError("--over", f"cannot change {key}: {keys[key]}", key, "Leave one of them out")
 
 
-def _checked(configs: dict[int, str], folder: Path, has_data: bool) -> str:
+def _checked(configs: dict[int, str], folder: Path, has_data: bool, begun: bool) -> str:
     """The measure of the trials' task. Raises: ArgumentError, ConfigError: a key or a value of one of them is wrong.
 
-    Args: folder: to write the configurations into, which are read as `train` does; has_data: whether --data is given.
+    Args:
+        folder: to write the configurations into, which are read as `train` does.
+        has_data: whether --data is given.
+        begun: whether the sweep was checked before, perhaps by an earlier version.
     """
     tasks, texts = set(), set()
     for number, text in configs.items():
@@ -230,7 +241,8 @@ def _checked(configs: dict[int, str], folder: Path, has_data: bool) -> str:
         path.write_text(text, encoding="utf-8")
         config = read_run_config(path)
         task: Any = TASKS[config.task]
-        check_read(task, config.training)
+        if not begun:
+            check_read(task, config.training)
         tasks.add(config.task)
         texts |= {config.training.seed} if config.data.folder is None and not has_data else set()
     if len(texts) > 1:

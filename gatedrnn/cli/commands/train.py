@@ -27,7 +27,7 @@ from gatedrnn.data.text import rereadable
 from gatedrnn.models.config import OLD_KEYS, with_options
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.tasks import TASKS, LanguageModelling
-from gatedrnn.tasks.task import check_read
+from gatedrnn.tasks.task import check_read, settled
 from gatedrnn.tasks.teacher import TEACHER_FILE, Teacher
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.run import TOKENS_FOLDER, check_begun, check_free, checkpoints, continued, load_run, locked
@@ -90,6 +90,9 @@ def run(options: Options, teach: Teach | None = None) -> Found:
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
     sections["model"] = RunConfig.types({"task": options.task})["model"].without_unread(sections["model"], left)
     config = _absolute(from_dict(RunConfig, {**sections, "task": options.task}, ""))
+    config = replace(
+        config, training=settled(TASKS[config.task], config.training, options.given - options.cells.keys())
+    )
     data = config.data.folder
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to continue", "no --out", "Write --out RUN --resume")
@@ -106,7 +109,7 @@ def run(options: Options, teach: Teach | None = None) -> Found:
         return _train(config, out, options, teach)
     except BaseException as error:  # whatever stops it: no half-written run stays
         begun = (out / WEIGHTS_FILE).exists()
-        if not existed and not begun and rank() == 0:
+        if not existed and not begun and rank() == 0 and out.exists():
             with suppress(GatedRNNError), locked(out):  # not what another process has begun there meanwhile
                 if not (out / WEIGHTS_FILE).exists():
                     shutil.rmtree(out, ignore_errors=True)
