@@ -204,7 +204,7 @@ class Spec:
         )
         extras = ";".join([",".join([e.name, str(int(e.full)), *e.gates]) for e in self.extras])
         recurrent = "" if self.recurrent_gates is None else str(self.recurrent_gates)
-        constants = ";".join([f"{name},{value!r}" for name, value in self.constants])
+        constants = ";".join([f"{name},{_number(name, value)!r}" for name, value in self.constants])
         normalised = str(int(self.normalised))
         return "|".join([str(self.hidden_size), gates, ",".join(self.states), recurrent, extras, constants, normalised])
 
@@ -323,7 +323,7 @@ class Cell:
             for size in (*sizes, *range(1, _LARGEST_EXAMPLE + 1)):
                 try:
                     return self.make_spec(size, **chosen)
-                except (ValueError, ArithmeticError):  # an ArgumentError is a ValueError
+                except Exception:  # a user's function may raise whatever it likes
                     continue
         return None
 

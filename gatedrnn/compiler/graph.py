@@ -126,6 +126,7 @@ class Graph:
 
     def apply(self, op: str, *args: Any) -> Any:
         """`op` of every element; numbers, Python's or the row's, go with all."""
+        args = tuple(float(arg) if isinstance(arg, bool) else arg for arg in args)
         if op == "add" and (zero := [k for k, arg in enumerate(args) if _adds_nothing(arg, args[1 - k])]):
             return args[1 - zero[0]]
         if op in _FUNCTIONS and isinstance(args[0], int | float):

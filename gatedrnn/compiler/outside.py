@@ -48,7 +48,7 @@ def place(step: Callable[..., Any], name: str = "") -> str:
 
 def mark(step: Callable[..., Any]) -> str:
     """What a kernel's name ends in, so that another equation of that name is another one; nothing for the package's own."""
-    if step.__module__.partition(".")[0] == __name__.partition(".")[0]:
+    if _module(step) == __name__.partition(".")[0]:
         return ""
     return "#" + hashlib.sha256(fingerprint(step).encode()).hexdigest()[:16]
 
@@ -78,12 +78,19 @@ def _collect(function: Any, seen: set[int], parts: list[str], lines: bool) -> No
     for name, value, constant in _read(function):
         if isinstance(value, types.FunctionType):
             parts.append(f"{name} {value.__module__}.{value.__qualname__}")
-            if value.__module__.split(".")[0] not in _TRUSTED:
-                _collect(value, seen, parts, lines)
+            _collect_own(value, seen, parts, lines)
         elif not _fixed(value) or not (constant or name.isupper() or not isinstance(value, int | float)):
             raise UnsupportedError(f"{name}, read from outside, which may change{place(function, name)}")
         else:
             parts.append(f"{name} {_text(value)}")
+            if isinstance(value, Cell):  # whose equation the step may call
+                for each in (value.step, value.make_spec):
+                    _collect_own(each, seen, parts, lines)
+
+
+def _collect_own(function: Any, seen: set[int], parts: list[str], lines: bool) -> None:
+    if _module(function) not in _TRUSTED:
+        _collect(function, seen, parts, lines)
 
 
 def _decides_by_device(code: types.CodeType) -> int | None:
@@ -92,21 +99,24 @@ def _decides_by_device(code: types.CodeType) -> int | None:
     What is traced are tensors on the CPU, whose attribute PyTorch shows to no mode.
     """
     instructions, kept = list(dis.get_instructions(code)), set[str]()
+    if "getattr" in code.co_names and "device" in code.co_consts:
+        return code.co_firstlineno
     for _ in instructions:  # as often as another variable holds a device
         known = len(kept)
         for k, each in enumerate(instructions):
             for above in _devices(each, kept):
                 user = _user(instructions[k + 1 :], above)
-                if user is not None and user.opname == "STORE_FAST":
-                    kept.add(user.argval)
-                elif user is None or not user.opname.startswith(_CALLS) or _AS_TEXT.intersection(code.co_names):
+                if user is not None and user.opname.startswith("STORE_FAST"):
+                    kept.update(user.argval if isinstance(user.argval, tuple) else (user.argval,))
+                elif user is None or not user.opname.startswith(_TAKING) or _AS_TEXT.intersection(code.co_names):
                     return (each.positions and each.positions.lineno) or code.co_firstlineno
         if len(kept) == known:
             break
     return None
 
 
-_CALLS, _SKIPPED = ("CALL", "PRECALL"), ("KW_NAMES", "NOP", "CACHE", "EXTENDED_ARG")
+_TAKING = "CALL", "PRECALL", "BUILD_MAP", "BUILD_CONST_KEY_MAP"
+_SKIPPED = ("KW_NAMES", "NOP", "CACHE", "EXTENDED_ARG")
 _AS_TEXT = frozenset(("str", "repr", "format", "hash"))
 
 
@@ -128,7 +138,7 @@ def _user(instructions: list[dis.Instruction], above: int) -> dis.Instruction | 
     for each in instructions:
         if each.opname in _SKIPPED:
             continue
-        if not above and each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        if not above and each.opname in ("LOAD_ATTR", "LOAD_METHOD", "COPY"):
             return each
         above += dis.stack_effect(each.opcode, each.arg if each.opcode >= dis.HAVE_ARGUMENT else None)
         if above <= 0:
@@ -138,7 +148,9 @@ def _user(instructions: list[dis.Instruction], above: int) -> dis.Instruction | 
 
 def _code(code: types.CodeType) -> str:
     constants = [_text(each) for each in code.co_consts if not isinstance(each, types.CodeType)]
-    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} {constants}"
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return f"{code.co_code.hex()} {code.co_exceptiontable.hex()} {counts} {names} {constants}"
 
 
 def _text(value: Any) -> str:
@@ -176,8 +188,10 @@ def _read(function: types.FunctionType) -> Iterator[tuple[str, Any, bool]]:
         raise UnsupportedError(f"a variable from outside that is not set yet{place(function)}") from error
     for name, value in given.nonlocals.items():
         yield name, value, True
-    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+    for value in function.__defaults__ or ():
         yield "a default", value, True
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield f"the default {name}", value, True
     for code in _codes(function.__code__):
         for name in code.co_names:
             if name in function.__globals__:

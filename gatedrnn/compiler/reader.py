@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gatedrnn.compiler.tracing import Traced
 
 _HARMLESS = {"correction", "keepdim", "dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
-"""Named arguments that change no value, or that a rule or `_check_kind` reads."""
 _KINDS = {torch.float32, torch.bool, torch.int64, torch.int32}
 """Types of a trace's values, all of which are real numbers here; PyTorch rounds or cuts those of any other type."""
 
@@ -291,6 +290,8 @@ class Reader(ElementRules):
         first, last, step = slice(first, last, step).indices(shape[dim])
         if isinstance(value, Matrix):
             self._rows_of(value, dim)
+            if step != 1:
+                raise UnsupportedError("a part of a matrix that is not whole rows in their order")
             return value.cut(first, first + node.meta["val"].shape[0])
         self._along(node, dim, 3)
         if _is_number(value):
@@ -319,8 +320,7 @@ class Reader(ElementRules):
         if sizes:
             d = self._row(node.args[0], d)
             return d if last == whole else self.graph.node("padded", d, size=whole)
-        where = self._line("slice")
-        raise UnsupportedError(f"slices{where} of a gate and of several gates with the same bounds, not by spec.split")
+        raise UnsupportedError(f"slices{self._line('slice')} of several kinds with the same bounds, not by spec.split")
 
     def _beside_zeros(self, d, sizes, first, last):
         """What elements first … last − 1 of values side by side have, and zeros for the others."""

@@ -150,13 +150,14 @@ class Traced:
 
 
 class _Operation(NamedTuple):
-    """Of a graph. Args: given: the places of the operations whose results it takes."""
+    """Of a graph. Args: numbers: its arguments, tensors aside; given: the places of the operations whose results it takes."""
 
     target: str
-    numbers: list[str]
+    numbers: str
     given: list[int]
 
 
+_OF_TENSORS = frozenset(("dtype", "device", "layout", "pin_memory", "memory_format"))
 _CONVERSIONS = frozenset(("_to_copy",))
 _ZEROS = frozenset(("zeros", "new_zeros", "zeros_like"))
 _VIEWS = frozenset((
@@ -277,8 +278,10 @@ def _watched(value: Any, kind: type) -> Any:
 
 def _check_alike(graph: list[_Operation], other: list[_Operation]) -> None:
     """Refuse a step whose operations differ between batches or types."""
-    if [each.numbers for each in graph] != [each.numbers for each in other]:
-        raise UnsupportedError("a number that follows from the batch's size or type")
+    if [each.target for each in graph] == [each.target for each in other] and graph != other:
+        same = [each.given for each in graph] == [each.given for each in other]
+        what = "a number that follows" if same else "values that follow"
+        raise UnsupportedError(f"{what} from the batch's size or type")
     if graph != other:
         raise UnsupportedError("operations that follow from the batch's size or type")
 
@@ -317,7 +320,7 @@ def _operations(graph: Graph, left_out: Collection[str] = (), biases: Collection
     """
     found: list[_Operation] = []
     places: dict[FxNode, int] = {}
-    nothing = set(biases)
+    nothing, batch = set(biases), next(iter(graph.nodes)).meta["val"].shape[0]
     for node in graph.nodes:
         name, target, given = _name_of(node.target), str(node.target), []
         map_arg((node.args, node.kwargs), given.append)
@@ -328,12 +331,24 @@ def _operations(graph: Graph, left_out: Collection[str] = (), biases: Collection
         elif name in left_out:
             places[node] = places[given[0]]
         else:
+            args = node.args
             if name == "addmm" and given[0] in nothing:
-                target, given = str(_ATEN.mm.default), given[1:]
+                target, given, args = str(_ATEN.mm.default), given[1:], args[1:]
             places[node] = len(found)
-            numbers = [repr(arg) for arg in node.args if isinstance(arg, float | int)]
-            found.append(_Operation(target, numbers, [places[each] for each in given]))
+            kwargs = {key: value for key, value in node.kwargs.items() if key not in _OF_TENSORS}
+            found.append(_Operation(target, _shown((args, kwargs), batch), [places[each] for each in given]))
     return found
+
+
+def _shown(argument: Any, batch: int) -> str:
+    """An argument as text, the same for every batch: tensors have none, and a shape has B."""
+    if isinstance(argument, dict):
+        return str({key: _shown(value, batch) for key, value in argument.items()})
+    if isinstance(argument, tuple | list):
+        return str([_shown(each, batch) for each in argument])
+    if isinstance(argument, FxNode | torch.dtype | torch.device | torch.layout | torch.memory_format):
+        return "_"
+    return "B" if type(argument) is int and argument == batch else repr(argument)
 
 
 def _name_of(target: Any) -> str:

@@ -16,9 +16,8 @@ def positive_int(owner: str, value: object, *, minimum: int = 1) -> int:
         rule = "must be a positive integer" if minimum == 1 else f"must be an integer of at least {minimum}"
         raise ArgumentError(owner, rule, repr(value), f"Give {minimum} or more")
     if int(value) > _LARGEST:
-        raise ArgumentError(
-            owner, f"must be at most {_LARGEST:,}", f"an integer of {int(value).bit_length()} bits", "Give less"
-        )
+        got = value if (bits := int(value).bit_length()) < 64 else f"an integer of {bits} bits"
+        raise ArgumentError(owner, f"must be at most {_LARGEST}", got, "Choose a smaller one")
     return int(value)
 
 

@@ -3,7 +3,7 @@
 Dimensions: T time, B batch, D input, H hidden, R rows of all gates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -92,6 +92,7 @@ def one_step(
     spec = request.spec
     h_gates = F.linear(state[0], *recurrent)
     new, trace = request.cell.step(spec, params, x_gates, h_gates, state)
+    new = tuple(new) if isinstance(new, Iterable) and not isinstance(new, Tensor) else new
     if not (torch.compiler.is_compiling() or being_traced()):  # there, sizes are not numbers
         _check_states(request, new, x_gates.shape[0])
     if params.weight_hr is not None:

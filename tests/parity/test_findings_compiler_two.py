@@ -219,7 +219,7 @@ def cut_alike(spec, params, x_gates, h_gates, state):
 def test_slices_that_cannot_be_told_apart_name_their_lines():
     spec = Spec(H, (Gate("m", 3, "cumax"), Gate("k", 3), Gate("n", H, "tanh")), ("h",))
     layer = layer_of(spec, cut_alike, backend="cpu")
-    words = r"slices \(test_findings_compiler_two.py:[\d, ]+\) of a gate and of several gates .* not by spec.split"
+    words = r"slices \(test_findings_compiler_two.py:[\d, ]+\) of several kinds .* not by spec.split"
     with pytest.raises(BackendError, match=words):
         layer(torch.randn(T, B, D))
 

@@ -104,7 +104,11 @@ def _kernels(name: str, layer: Recurrent) -> str:
 def _layer(name: str) -> Recurrent:
     """A small layer of cell `name`: of 8 units if it has that size. Raises: ArgumentError: unknown cell, or no size is found."""
     spec = CELLS[name].example(sizes=(8,))
-    H = 8 if spec is None else spec.hidden_size
+    if spec is None:
+        raise ArgumentError(
+            f"explain {name}", "must have a size from 1 to 1024 units", "none that make_spec takes", "Mend it"
+        )
+    H = spec.hidden_size
     return Recurrent(CELLS[name], H, H)
 
 
