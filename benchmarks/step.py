@@ -1,4 +1,4 @@
-"""A training step of a large language model: `python benchmarks/step.py [--config configs/full-onlstm.yaml] [--threads 2]`.
+"""A training step of a large language model: `python benchmarks/step.py [--config configs/ptb-onlstm.yaml] [--threads 2]`.
 
 Forward, backward, clipping and Adam on random tokens (70 steps, 20 sequences, 10,000 words), in float32 and in bfloat16 by turns.
 CPU time of all threads would hide how they share work, so it prints the fastest step by the clock, and with --cpu the fastest by
@@ -22,7 +22,7 @@ from gatedrnn.training.config import read_run_config
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", default="configs/full-onlstm.yaml")
+    parser.add_argument("--config", default="configs/ptb-onlstm.yaml")
     parser.add_argument("--words", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=70)
     parser.add_argument("--batch", type=int, default=20)
