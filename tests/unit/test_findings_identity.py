@@ -232,30 +232,27 @@ def test_an_edited_step_of_the_same_name_has_a_new_kernel(registered, interprete
 # Decisions that a trace would make once.
 
 
-def product_by_bias(spec, params, x_gates, h_gates, state):
+def two_gates(spec, params, x_gates, h_gates, state):
     x_b, x_n = spec.split(x_gates)
     rows = spec.recurrent_rows
     b = spec.squash("b", x_b + h_gates)
     bias = None if params.bias_hh is None else params.bias_hh[rows:]
     n = spec.squash("n", x_n + F.linear(b * state[0], params.weight_hh[rows:], bias))
+    return b, n
+
+
+def product_by_bias(spec, params, x_gates, h_gates, state):
+    b, n = two_gates(spec, params, x_gates, h_gates, state)
     return (n if params.bias_hh is None else 2 * n,), {"b": b, "n": n}
 
 
 def product_by_either_bias(spec, params, x_gates, h_gates, state):
-    x_b, x_n = spec.split(x_gates)
-    rows = spec.recurrent_rows
-    b = spec.squash("b", x_b + h_gates)
-    bias = None if params.bias_hh is None else params.bias_hh[rows:]
-    n = spec.squash("n", x_n + F.linear(b * state[0], params.weight_hh[rows:], bias))
+    b, n = two_gates(spec, params, x_gates, h_gates, state)
     return ((1.5 if params.bias_ih is None else 2) * n,), {"b": b, "n": n}
 
 
 def product_given_by_bias(spec, params, x_gates, h_gates, state):
-    x_b, x_n = spec.split(x_gates)
-    rows = spec.recurrent_rows
-    b = spec.squash("b", x_b + h_gates)
-    bias = None if params.bias_hh is None else params.bias_hh[rows:]
-    n = spec.squash("n", x_n + F.linear(b * state[0], params.weight_hh[rows:], bias))
+    b, n = two_gates(spec, params, x_gates, h_gates, state)
     return (1.5 * (n if params.bias_hh is None else b),), {"b": b, "n": n}
 
 
