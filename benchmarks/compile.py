@@ -33,10 +33,10 @@ def main() -> None:
 
 def _seconds(cells: list[str]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        where = {"XDG_CACHE_HOME": folder}
         own = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+        own["XDG_CACHE_HOME"] = folder
         command = [sys.executable, "-c", _CODE, *cells]
-        return subprocess.run(command, env=own | where, check=True, capture_output=True, text=True).stdout.split()
+        return subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout.split()
 
 
 if __name__ == "__main__":

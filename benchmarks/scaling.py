@@ -34,16 +34,14 @@ def main() -> None:
     parser.add_argument("--config", default="configs/ptb-small.yaml")
     parser.add_argument("--parameters", type=int, help="of the model of the estimate [the one that was trained]")
     options = parser.parse_args()
-    batch = read_run_config(Path(options.config)).training.batch_size
+    training = read_run_config(Path(options.config)).training
     print("| processes | batch | tokens/s | ms a step |\n|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as scratch:
         for processes in (1, 2):
-            run = Path(scratch) / str(processes)
-            speed = _train(options, run, processes, processes * batch)
-            length = read_run_config(Path(options.config)).training.sequence_length
-            print(
-                f"| {processes} | {processes * batch} | {speed:,.0f} | {1e3 * processes * batch * length / speed:.0f} |"
-            )
+            run, batch = Path(scratch) / str(processes), processes * training.batch_size
+            speed = _train(options, run, processes, batch)
+            step_ms = 1e3 * batch * training.sequence_length / speed
+            print(f"| {processes} | {batch} | {speed:,.0f} | {step_ms:.0f} |")
         size_bytes = 4 * (options.parameters or _parameters(run / "model.safetensors"))
     print(f"\nEstimate: {size_bytes / 1e6:.0f} MB of gradients, share of the time that computes, without overlap\n")
     print(f"| link | a step computes | {' | '.join(map(str, PROCESSES))} |\n|---|--:|{'--:|' * len(PROCESSES)}")
@@ -57,17 +55,8 @@ def main() -> None:
 def _train(options: argparse.Namespace, run: Path, processes: int, batch: int) -> float:
     """Tokens a second of the first epoch, or of the part that fits into the minutes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
-    command = [
-        sys.executable,
-        *launcher,
-        "-m",
-        "gatedrnn.cli.main",
-        "train",
-        "--config",
-        options.config,
-        "--out",
-        str(run),
-    ]
+    command = [sys.executable, *launcher, "-m", "gatedrnn.cli.main", "train"]
+    command += ["--config", options.config, "--out", str(run)]
     command += [f"--training.minutes={options.minutes}", f"--training.batch_size={batch}", "--training.device=cpu"]
     command += ["--data", options.data] if options.data else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

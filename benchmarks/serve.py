@@ -105,9 +105,8 @@ class Load:
 
     async def _greedy(self, http: httpx.AsyncClient) -> None:
         k, most = self.draw.randrange(PROMPTS), self.draw.randint(1, LONGEST)
-        self._compare(
-            k, most, await self._asked(http, {"prompt": self.truth.prompts[k], "max_tokens": most, "temperature": 0})
-        )
+        body = {"prompt": self.truth.prompts[k], "max_tokens": most, "temperature": 0}
+        self._compare(k, most, await self._asked(http, body))
 
     async def _greedy_stream(self, http: httpx.AsyncClient) -> None:
         k, most, text, began = self.draw.randrange(PROMPTS), self.draw.randint(1, LONGEST), "", time.monotonic()
@@ -149,11 +148,8 @@ class Load:
     async def _parse(self, http: httpx.AsyncClient) -> None:
         if self.truth.parses:
             k = self.draw.randrange(len(self.truth.lines))
-            found = (
-                (await http.post("/parse", json={"text": self.truth.lines[k], "mapping": "exact"}))
-                .raise_for_status()
-                .json()
-            )
+            body = {"text": self.truth.lines[k], "mapping": "exact"}
+            found = (await http.post("/parse", json=body)).raise_for_status().json()
             if found["sentences"][0]["tree"] != self.truth.trees[k]:
                 self.wrong.append(f"parse: {self.truth.lines[k]!r}: {found}")
 

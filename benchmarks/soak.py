@@ -130,16 +130,14 @@ def _start(folder: Path, name: str, out: Path) -> int:
         return pid
     code = 1
     try:
-        train(
-            CASES[name],
-            LanguageModelling(Corpus(find_splits(folder / "text"), min_count=1)),
-            out,
-            Silent(),
-            resume=True,
-        )
+        train(CASES[name], _task(folder), out, Silent(), resume=True)
         code = 0
     finally:
         os._exit(code)
+
+
+def _task(folder: Path) -> LanguageModelling:
+    return LanguageModelling(Corpus(find_splits(folder / "text"), min_count=1))
 
 
 def _loads(out: Path) -> bool:
@@ -171,8 +169,7 @@ def _steps(folder: Path, steps: int) -> bool:
     config = CASES["onlstm, adam"]
     training = replace(config.training, epochs=steps, checkpoint_minutes=0.05)
     memory = Memory(steps)
-    task = LanguageModelling(Corpus(find_splits(folder / "text"), min_count=1))
-    train(replace(config, training=training), task, folder / "long", memory)
+    train(replace(config, training=training), _task(folder), folder / "long", memory)
     warm = memory.bytes[len(memory.bytes) // 5 :]
     change = (max(warm) - min(warm)) / warm[0]
     first, last = warm[0] / 2**20, warm[-1] / 2**20

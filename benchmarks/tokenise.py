@@ -26,9 +26,9 @@ WORDS = 200_000
 LINE_WORDS = 20
 
 
-def write_text(folder: Path, megabytes: float, seed: int = 1) -> None:
+def write_text(folder: Path, megabytes: float) -> None:
     """train.txt of so many megabytes and a valid.txt of 1,000 lines; word k is drawn with a probability of about 1 / k."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     letters = rng.integers(0, 26, (WORDS, 12)) + ord("a")
     lengths = np.minimum(1 + np.log(np.arange(1, WORDS + 1)).astype(int) // 2 + rng.integers(0, 5, WORDS), 12)
     words = np.array(
@@ -108,7 +108,9 @@ def main() -> None:
     if options.folder:
         measure(options.folder, options.level[0], options.train)
         return
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
+    ).stdout.strip()
     with tempfile.TemporaryDirectory() as name:
         write_text(Path(name), options.megabytes)
         print(

@@ -1,6 +1,7 @@
 """Scripts run as `python FILE …` would run them, but in this process, which has imported PyTorch already."""
 
 import contextlib
+import importlib.util
 import io
 import runpy
 import sys
@@ -31,3 +32,11 @@ def run_script(path: Path, *arguments: object) -> tuple[int, str, str]:
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return code, out.getvalue(), err.getvalue()
+
+
+def benchmark(name):
+    """A benchmark as a module."""
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

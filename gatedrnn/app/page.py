@@ -106,8 +106,8 @@ def _go_on(
 def start(page: gr.Blocks, port: int) -> str:
     """Listen on this machine, in a thread of its own; the address. Raises: ArgumentError: the port is taken."""
     theme = Default(primary_hue="teal", font=_FONT, font_mono=_MONO)
-    newer = {"run_history": False}  # what later releases have
-    newer = {name: value for name, value in newer.items() if name in signature(page.launch).parameters}
+    # what later releases have
+    newer = {"run_history": False} if "run_history" in signature(page.launch).parameters else {}
     try:
         _, url, _ = page.launch(
             server_name=HOST, server_port=port, share=False, quiet=True, prevent_thread_lock=True, theme=theme,

@@ -83,12 +83,11 @@ def read(run: Run, sentence: str, layer: str | None, mapped: bool) -> tuple[str,
 def _tree(run: Run, words: list[str], layer: Layer | None) -> tuple[str, str]:
     """Picture of tree, distances and master gates as HTML, and the brackets; or why there is no tree."""
     if run.vocabulary.level != "word":
-        return _told(
-            f"No tree: trees are made of words, but this run reads tokens of level {run.vocabulary.level}."
-        ), ""
+        level = run.vocabulary.level
+        return f"<p>No tree: trees are made of words, but this run reads tokens of level {level}.</p>", ""
     if not has_distances(run.model):
         cell = escape(run.config.model.cell)
-        return _told(f"No tree: trees are read from master gates, and the cell {cell} has none (onlstm has them)."), ""
+        return f"<p>No tree: trees are read from master gates, and the cell {cell} has none (onlstm has them).</p>", ""
     chosen = default_layer(run.model) if layer is None else layer
     ids = run.vocabulary.encode_foreign(words, run.config.data.mapping)
     eos, kept = run.vocabulary.ids[EOS], {}
@@ -104,10 +103,6 @@ def _tree(run: Run, words: list[str], layer: Layer | None) -> tuple[str, str]:
     }
     figure = tree_and_gates(words, [], sorted(spans), gates, distances)
     return _scrolled(to_svg(figure), len(words)), brackets(spans, words)
-
-
-def _told(text: str) -> str:
-    return f"<p>{text}</p>"
 
 
 def _scrolled(svg: str, columns: int) -> str:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.cells.spec import Cell, Gate, Params, Spec, State, Trace
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.checks import boolean
 
 
 def make_spec(hidden_size: int, *, reset_after: bool = True) -> Spec:
@@ -13,9 +13,7 @@ def make_spec(hidden_size: int, *, reset_after: bool = True) -> Spec:
 
     Raises: ArgumentError: reset_after is neither True nor False.
     """
-    if not isinstance(reset_after, bool):
-        advice = "Give True to reset after the product, as torch does"
-        raise ArgumentError("GRU.reset_after", "must be True or False", repr(reset_after), advice)
+    boolean("GRU.reset_after", reset_after, "Give True to reset after the product, as torch does")
     gates = (
         Gate("reset_gate", hidden_size),
         Gate("update_gate", hidden_size),

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells.spec import Cell, Gate, Params, Spec, State, Trace
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.checks import boolean
 
 _CAPPED = ("input_cap", 1.0)
 
@@ -15,10 +15,7 @@ def make_spec(hidden_size: int, *, input_cap: bool = False) -> Spec:
     With `input_cap` the input gate is at most 1 − f, which keeps c in [−1, 1].
     Raises: ArgumentError: input_cap is neither True nor False.
     """
-    if not isinstance(input_cap, bool):
-        raise ArgumentError(
-            "LSTM.input_cap", "must be True or False", repr(input_cap), "Give True to cap the input gate"
-        )
+    boolean("LSTM.input_cap", input_cap, "Give True to cap the input gate")
     gates = (
         Gate("input_gate", hidden_size),
         Gate("forget_gate", hidden_size),

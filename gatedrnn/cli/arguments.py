@@ -113,9 +113,8 @@ def read_options(kind: type, parsed: Any, said: str, **more: Any) -> Any:
         if each.metadata.get("kind") == _SETTINGS:
             values[each.name] = _read_settings(each.metadata, parsed, given)
         elif each.metadata.get("kind") == _SECTION:
-            values[each.name] = (
-                parsed[each.name].as_dict() if hasattr(parsed[each.name], "as_dict") else parsed[each.name]
-            )
+            value = parsed[each.name]
+            values[each.name] = value.as_dict() if hasattr(value, "as_dict") else value
         elif each.metadata:
             value = parsed[each.name]
             if isinstance(value, list):
@@ -132,11 +131,12 @@ def _check_named(each: "Field[Any]", value: Any) -> None:
     """Raise ArgumentError if the name of a file or folder is empty, which would be the current folder, or count as none."""
     shown = each.metadata["metavar"]
     if shown in _PATHS and "" in (value if isinstance(value, tuple) else (value,)):
-        owner = shown if each.metadata["kind"] == _PLACE else _flag(each.name)
+        owner = shown if each.metadata["kind"] == _PLACE else flag_of(each.name)
         raise ArgumentError(owner, f"must name a {_PATHS[shown]}", "an empty name", f"Choose another {owner}")
 
 
-def _flag(name: str) -> str:
+def flag_of(name: str) -> str:
+    """The option `name` as it is written on the command line."""
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
@@ -153,7 +153,7 @@ def _add_place(parser: ArgumentParser, each: "Field[Any]", hint: Any) -> None:
 def _add_option(
     parser: ArgumentParser, name: str, hint: Any, default: Any, metavar: str | None, text: str, **how: Any
 ) -> None:
-    flag = _flag(name)
+    flag = flag_of(name)
     how |= {"dest": name, "help": text}
     if hint is bool:
         parser.add_argument(flag, action="store_true", **how)
@@ -175,18 +175,12 @@ def _add_settings(parser: ArgumentParser, metadata: Mapping[str, Any]) -> None:
         parser.add_argument(f"--{metadata['switch']}", action="store_true", help=metadata["help"])
     for name, of_field in metadata["names"].items():
         default = next(each.default for each in fields(of) if each.name == of_field)
-        shown = (
-            f" [{default:g}]"
-            if isinstance(default, int | float)
-            else f" [{default}]"
-            if isinstance(default, str)
-            else ""
-        )
+        form = "g" if isinstance(default, int | float) else ""
+        shown = f" [{default:{form}}]" if isinstance(default, int | float | str) else ""
         text = " ".join(told[of_field].split()).rstrip(".").replace("`", "").replace("%", "%%") + shown
         hint = str if name in metadata["reads"] else hints[of_field]
-        plain = {each for each in get_args(hint) if each is not type(None)} or {hint}
         how = {"choices": metadata["choices"][name]} if name in metadata["choices"] else {}
-        _add_option(parser, name, next(iter(plain)) | None, None, None, text, **how)
+        _add_option(parser, name, hint | None, None, None, text, **how)
 
 
 def _read_settings(metadata: Mapping[str, Any], parsed: Any, given: set[str]) -> Any:
@@ -201,7 +195,7 @@ def _read_settings(metadata: Mapping[str, Any], parsed: Any, given: set[str]) ->
     if switch and parsed[switch]:
         given.add(switch)
     elif switch and values:
-        flag = f"--{next(name for name in metadata['names'] if name in given).replace('_', '-')}"
+        flag = flag_of(next(name for name in metadata["names"] if name in given))
         raise ArgumentError(flag, f"needs --{switch}", "none", f"Add --{switch}, or drop {flag}")
     elif switch or any(each.default is MISSING and each.name not in values for each in fields(of)):
         return None

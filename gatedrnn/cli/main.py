@@ -174,9 +174,8 @@ def _say(text: str) -> None:
 
 
 def _short(text: str) -> str:
-    return (
-        text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE // 2]} … {text[-_LONGEST_MESSAGE // 2 :]}"
-    )
+    half = _LONGEST_MESSAGE // 2
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:half]} … {text[-half:]}"
 
 
 def _drop_output() -> None:

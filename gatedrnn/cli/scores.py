@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gatedrnn.cli.output import say, show_table
 from gatedrnn.core.files import write_json
-from gatedrnn.plots.numbers import score
+from gatedrnn.plots.numbers import PROTOCOLS, in_words, interval, score
 
 Options = Any
 _FAMILIES = {"right": "right-branching prior"}
@@ -22,7 +22,7 @@ def how(record: dict[str, Any]) -> str:
         said += f"; words looked up by rule {record['mapping']}"
     if record["gate"] is not None:
         gates = [record["gate"]] if isinstance(record["gate"], str) else record["gate"]
-        each = ["both master gates" if gate == "both" else f"the {shown(gate)} gate" for gate in gates]
+        each = ["both master gates" if gate == "both" else f"the {in_words(gate)} gate" for gate in gates]
         said += f"; distances from {' and '.join(each)}"
     if record.get("weights"):
         each = ", ".join(f"{_FAMILIES.get(family, family)} {weight:g}" for family, weight in record["weights"].items())
@@ -38,30 +38,29 @@ def how(record: dict[str, Any]) -> str:
 
 def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float | None]]], options: Options) -> None:
     """The table of scores and what belongs to it."""
-    columns = ("A", "AW", "B", "B*", "corpus")
     title = f"unlabelled F1 in percent, {record['sentences']:,} sentences"
-    _print_table(title, columns, [(name, [score(value, 2) for value in found.values()]) for name, found in rows])
+    _print_table(title, PROTOCOLS, [(name, [score(value, 2) for value in found.values()]) for name, found in rows])
     say(how(record))
     if "intervals" in record:
         each = record["intervals"].items()
-        found = [(shown(name), [_interval(interval) for interval in by.values()]) for name, by in each]
+        found = [(in_words(name), list(map(interval, by.values()))) for name, by in each]
         title = f"95 % intervals ({options.algorithm}), {options.bootstrap} samples of the sentences"
-        _print_table(title, columns, found)
+        _print_table(title, PROTOCOLS, found)
     if options.by_length:
         parts = record["by_length"]
         title = f"F1 by protocol B and length ({options.algorithm})"
         of = [f"{name} words ({part['sentences']})" for name, part in parts.items()]
         values = [part["scores"] for part in parts.values()]
-        found = [(shown(name), [score(part[name]["B"]) for part in values]) for name in record["scores"]]
+        found = [(in_words(name), [score(part[name]["B"]) for part in values]) for name in record["scores"]]
         _print_table(title, of, found)
-    depths = "  ".join(f"{shown(name)} {value:.1f}" for name, value in record["depth"].items())
+    depths = "  ".join(f"{in_words(name)} {value:.1f}" for name, value in record["depth"].items())
     say(f"mean depth of trees ({options.algorithm}): {depths}")
     if record["label_recall"]:
         frequent = list(record["label_recall"].items())[:12]
         recall = "  ".join(f"{label} {r['recall']:.1f} ({r['count']})" for label, r in frequent)
         say(f"recall by label ({options.algorithm}), in percent (constituents): {recall}")
     if any("without" in voter for voter in record.get("voters", ())):
-        _print_without(record, columns, options.algorithm)
+        _print_without(record, options.algorithm)
     for k, others in enumerate(record.get("agreement", ()), 1):
         found = ", ".join(map(score, others))
         say(f"agreement of voter {k} with each voter ({options.algorithm}): F1 {found}")
@@ -71,20 +70,15 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float |
         say(f"open {Path(options.out) / 'report.html'}")
 
 
-def _print_without(record: dict[str, Any], columns: Sequence[str], algorithm: str) -> None:
+def _print_without(record: dict[str, Any], algorithm: str) -> None:
     """How well the others agree with gold trees without each voter, and what it adds."""
     whole = record["scores"]["model"]["B"]
-    rows = [
-        (f"without voter {k}, {voter['run']}", [score(value, 2) for value in voter["without"].values()])
-        for k, voter in enumerate(record["voters"], 1)
-    ]
-    adds = ["–" if whole is None else f"{whole - voter['without']['B']:+.2f}" for voter in record["voters"]]
-    found = [(name, [*cells, more]) for (name, cells), more in zip(rows, adds, strict=True)]
-    _print_table(f"consensus of the others ({algorithm})", [*columns, "it adds to B"], found)
-
-
-def _interval(found: tuple[float, float] | None) -> str:
-    return "–" if found is None else f"{found[0]:.1f}–{found[1]:.1f}"
+    rows = []
+    for k, voter in enumerate(record["voters"], 1):
+        found = voter["without"]
+        adds = "–" if whole is None else f"{whole - found['B']:+.2f}"
+        rows.append((f"without voter {k}, {voter['run']}", [*(score(value, 2) for value in found.values()), adds]))
+    _print_table(f"consensus of the others ({algorithm})", [*PROTOCOLS, "it adds to B"], rows)
 
 
 def _print_table(title: str, columns: Sequence[str], rows: list[tuple[str, list[str]]]) -> None:
@@ -97,11 +91,6 @@ def _print_table(title: str, columns: Sequence[str], rows: list[tuple[str, list[
     show_table(table)
 
 
-def shown(name: str) -> str:
-    """A parser's name in words."""
-    return name.replace("_", " ")
-
-
 def write_report(
     folder: Path, record: dict[str, Any], rows: Any, drawn: list[dict[str, Any]], options: Options
 ) -> None:
@@ -109,10 +98,8 @@ def write_report(
     from gatedrnn.plots.evaluations import write_parsing_report
 
     names = ", ".join(options.runs) or "trivial parsers alone"
+    row = next((name for name, _ in reversed(rows) if name.endswith((f", {options.algorithm}", ", grammar"))), "")
     about = {"how": f"{names}; {how(record)}.", "treebank": Path(options.treebank).name}
-    about["row"] = next(
-        (name for name, _ in reversed(rows) if name.endswith((f", {options.algorithm}", ", grammar"))), ""
-    )
-    about["command"] = options.said
+    about |= {"row": row, "command": options.said}
     write_parsing_report(folder, record, rows, drawn, about)
     write_json(folder / "results.json", record)

@@ -3,6 +3,7 @@
 import csv
 import io
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from gatedrnn.cli.text import mapping_of
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import write_json, write_text
 from gatedrnn.data import Suite, read_suite
-from gatedrnn.plots.numbers import counts, percent
-from gatedrnn.studies.syntax import SuiteResult
+from gatedrnn.plots.numbers import judged_cells, percent
+from gatedrnn.studies.syntax import SuiteResult, evaluate_suite, read_regions
 from gatedrnn.training.run import Run, load_runs
 
 COLUMNS = (
@@ -45,27 +46,40 @@ def judge_suites(options: Options) -> Found:
 
 def print_suites(found: dict[str, dict[str, Any]], options: Options) -> None:
     """A row a suite, and a row a prediction where a suite has several; what was written."""
-    said = "skipped" if options.unknown == "skip" else "judged as <unk>"
-    mappings = ", ".join(sorted({one["mapping"] for one in found.values()}))
-    how = f"items with unknown words {said}; words looked up by rule {mappings}"
-    table = Table(title=escape(f"share of items whose predictions hold, in percent ({how})"))
-    table.add_column("suite", overflow="fold")
-    for name in found if len(found) > 1 else ["accuracy"]:
-        table.add_column(escape(name), justify="right", overflow="fold")
-    for name in ("items", "skipped"):
-        table.add_column(name, justify="right")
+    title = f"share of items whose predictions hold, in percent ({unknown_words('items', found, options)})"
+    counted = ("items", "skipped")
+    table = judged_table(title, "suite", [*found], counted)
     first, *_ = found.values()
     for suite, judged in first["suites"].items():
         each = [one["suites"][suite] for one in found.values()]
-        table.add_row(escape(suite), *_cells(each))
+        table.add_row(escape(suite), *judged_cells(each, counted))
         several = judged["predictions"] if len(judged["predictions"]) > 1 else []
         for k, prediction in enumerate(several):
-            table.add_row(escape(f"  {prediction['formula']}"), *_cells([one["predictions"][k] for one in each]))
+            cells = judged_cells([one["predictions"][k] for one in each], counted)
+            table.add_row(escape(f"  {prediction['formula']}"), *cells)
     if len(first["suites"]) > 1:
         table.add_row("mean of the suites", *(percent(one["macro_accuracy"]) for one in found.values()), "", "")
     show_table(table, 120)
     if options.out:
         say(f"wrote {Path(options.out) / 'regions.csv'}")
+
+
+def judged_table(title: str, what: str, runs: Sequence[str], counted: Sequence[str]) -> Table:
+    """A table with a column for what is judged, for the accuracy of each run, and for each count."""
+    table = Table(title=escape(title))
+    table.add_column(what, overflow="fold")
+    for name in runs if len(runs) > 1 else ["accuracy"]:
+        table.add_column(escape(name), justify="right", overflow="fold")
+    for name in counted:
+        table.add_column(name, justify="right")
+    return table
+
+
+def unknown_words(what: str, found: dict[str, dict[str, Any]], options: Options) -> str:
+    """What was done with those of `what` that have unknown words, and how words were looked up."""
+    said = "skipped" if options.unknown == "skip" else "judged as <unk>"
+    mappings = ", ".join(sorted({one["mapping"] for one in found.values()}))
+    return f"{what} with unknown words {said}; words looked up by rule {mappings}"
 
 
 def write_suites(
@@ -88,8 +102,6 @@ def write_suites(
 
 
 def _judged(run: Run, suites: list[Suite], options: Options) -> list[SuiteResult]:
-    from gatedrnn.studies.syntax import evaluate_suite, read_regions
-
     score = partial(read_regions, run.model, run.vocabulary, mapping=mapping_of(run, options))
     found = []
     for suite in suites:
@@ -106,7 +118,3 @@ def _record(run: Run, results: list[SuiteResult], options: Options) -> dict[str,
         "macro_accuracy": sum(accuracies) / len(accuracies) if accuracies else None,
         "mapping": mapping_of(run, options),
     }
-
-
-def _cells(each: list[dict[str, Any]]) -> list[str]:
-    return [*(percent(one["accuracy"]) for one in each), *(counts(each, key) for key in ("items", "skipped"))]

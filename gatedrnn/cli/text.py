@@ -14,6 +14,9 @@ from gatedrnn.tasks import GrammarInduction, LanguageModelling
 INTERRUPTED = 130
 """The exit code of what Ctrl-C ended, as shells have it."""
 
+PARSERS = (LanguageModelling.name, GrammarInduction.name)
+"""Tasks whose runs have trees."""
+
 GO_ON = "run the same command with --resume to continue"
 
 LAYER_TOLD = (
@@ -27,7 +30,6 @@ ALGORITHM_TOLD = "how trees are built from distances: biased (as published; lean
 
 BEAM_NAMES = {"beam": "size", "alpha": "alpha"}
 """Options of a search for translations."""
-TOKENIZE = ("none", "13a")
 
 _NEW_LEVELS = 32
 _ROOM = "x" * 64  # as long as the names of files that will be written

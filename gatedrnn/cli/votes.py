@@ -3,11 +3,11 @@
 from typing import Any
 
 from gatedrnn.cli.arguments import option
+from gatedrnn.cli.text import PARSERS
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.studies.parsing.votes import PRIOR
-from gatedrnn.tasks import GrammarInduction, LanguageModelling
 
-FAMILIES = (LanguageModelling.name, GrammarInduction.name, PRIOR)
+FAMILIES = (*PARSERS, PRIOR)
 """Families of voters: runs of these tasks, and a right-branching tree."""
 
 

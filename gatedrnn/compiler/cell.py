@@ -4,7 +4,7 @@ Dimensions: H hidden, R rows of W, K logits of the gates that have not H, C unit
 """
 
 import hashlib
-import itertools
+from collections import Counter
 from dataclasses import dataclass
 
 from gatedrnn.cells.spec import Spec, Step
@@ -176,9 +176,8 @@ class _Text:
         return self._rows[:k]
 
     def _sum(self, sizes: list[int]) -> str:
-        grouped = itertools.groupby(sorted(self._sizes[size] for size in sizes))
-        counts = [(name, len(list(same))) for name, same in grouped]
-        return " + ".join(name if n == 1 else f"{n} * {name}" for name, n in counts)
+        counts = Counter(sorted(self._sizes[size] for size in sizes))
+        return " + ".join(name if n == 1 else f"{n} * {name}" for name, n in counts.items())
 
 
 def level_name(name: str, level: int) -> str:

@@ -41,17 +41,18 @@ class Products:
 
     def __init__(self, first: int, old: list[FxNode]) -> None:
         self._first, self._old = first, {node: k for k, node in enumerate(old)}
-        self._of_node: dict[FxNode, Product] = {}
+        self._known: set[FxNode] = set()
         self.of_part: dict[tuple[str, int], Product] = {}
         self._levels: dict[Product, int] = {}
 
     def result(self, node: FxNode, left_node: FxNode, left: Any, matrix: Matrix) -> Any:
         """What PyTorch's node of a product gives."""
-        if node not in self._of_node:
-            self._of_node[node] = self._added(left_node, left, matrix)
+        if node not in self._known:
+            self._add(left_node, left, matrix)
+            self._known.add(node)
         return matrix.rows
 
-    def _added(self, left_node: FxNode, left: Any, matrix: Matrix) -> Product:
+    def _add(self, left_node: FxNode, left: Any, matrix: Matrix) -> None:
         if isinstance(left, Wide | Matrix):
             raise UnsupportedError("a product inside the step of values of several gates")
         own = matrix.parts[0].args[0] == "own"
@@ -62,7 +63,6 @@ class Products:
             if part.args in self.of_part:
                 raise UnsupportedError("more than one product inside the step with the same rows of a matrix")
             self.of_part[part.args] = product
-        return product
 
     def gradient(self, value: Any, matrix: Matrix) -> int | None:
         """Take the gradient of a product's results.
@@ -98,10 +98,10 @@ class Products:
         """Those whose results these values are computed from. Args: joined: see `Equations`."""
         places: set[tuple[str, int]] = set()
         for kind, k in leaves_of(values):
-            places |= (
-                {("own", k)} if kind == "own" else {("product", k)} if kind in ("product", "late", "full") else set()
-            )
-            places |= {("own", joined[k])} if kind == "full" else set()
+            if kind in ("own", "product", "late", "full"):
+                places.add(("own" if kind == "own" else "product", k))
+            if kind == "full":
+                places.add(("own", joined[k]))
         return [self.of_part[place] for place in sorted(places) if place in self.of_part]
 
     def level(self, product: Product, joined: dict[int, int]) -> int:

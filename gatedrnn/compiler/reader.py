@@ -298,10 +298,10 @@ class Reader(ElementRules):
             return value
         if step == 1:
             self._note_cut(value, first, last)
-        if step == 1 and isinstance(value, Wide):
-            return value.cut(first, last)
-        if step == 1 and first == 0:
-            return value if last == value.size else self.graph.node("head", value, size=last)
+            if isinstance(value, Wide):
+                return value.cut(first, last)
+            if first == 0:
+                return value if last == value.size else self.graph.node("head", value, size=last)
         raise UnsupportedError("a slice within a gate that does not begin at its first element")
 
     def _note_cut(self, value, first, last):

@@ -5,6 +5,7 @@ of a chunk, or a vector where a chunk is one unit; chunks and logits of them are
 Dimensions: B batch, H hidden, R rows of W, K logits of the gates that have not H, C units of a chunk, M = H / C.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from gatedrnn.compiler.equations import Equations, Targets
@@ -65,9 +66,8 @@ def gpu(found: Equations) -> Gpu:
     whole = any(node.op in _WHOLE for half in halves for node in ordered([value for value, _ in half]))
     spec, rows = found.spec, [gate.rows for gate in found.spec.gates]
     read = leaves_of([value for half in found.backward for value, _ in half])
-    second = leaves_of(
-        [value for half in found.forward[1:] for value, _ in half]
-    )  # when the next product stands where h U' stood
+    # when the next product stands where h U' stood
+    second = leaves_of([value for half in found.forward[1:] for value, _ in half])
     again = {place for place in second if place[0] in ("a", "h")}
     logits = sorted(again | {place for place in read if place[0] in ("a", "x", "h", "late", "product")})
     saved: dict[Place, list[int]] = {}
@@ -110,7 +110,7 @@ class _Text:
         self._places()
         for node in ordered([value for value, _ in targets]):
             self._say(self._name(node), self._value(node))
-        (self._store_forward if kind == "forward" else self._store_backward)(targets, bool(end))
+        (self._store_forward if kind == "forward" else self._store_backward)(targets)
         return "\n".join([*head, *self._lines, ""])
 
     def _places(self) -> None:
@@ -170,16 +170,12 @@ class _Text:
         given = node.inputs[0]
         mask, tile = f"m_{self._size(given)}", self._size(given) == "H" and self._found.chunk > 1
         if node.op in ("sum", "max"):
-            rest = {"sum": "0.0", "max": '-float("inf")'}[node.op]
-            call = f"tl.{node.op}({{}}, {{}})".format
-            inner = f"tl.where({mask}, {value}, {rest})"
-            whole = call(call(inner, 1), 0) if tile else call(inner, 0)
+            whole = "tl.{0}(tl.{0}({1}, 1), 0)".format if tile else "tl.{0}({1}, 0)".format
+            if node.op == "sum":
+                return whole("sum", f"tl.where({mask}, {value}, 0.0)")
             bad = f"tl.where({mask} & ({value} != {value}), {value}, 0.0)"
-            return (
-                whole
-                if node.op == "sum"
-                else f"{whole} + " + (f"tl.sum(tl.sum({bad}, 1), 0)" if tile else f"tl.sum({bad}, 0)")
-            )
+            greatest = whole("max", f'tl.where({mask}, {value}, -float("inf"))')
+            return f"{greatest} + {whole('sum', bad)}"
         if node.op == "spread":
             return f"tl.broadcast_to({value}[:, None], [BLOCK, BLOCK_C])"
         if node.op == "chunk_sum":
@@ -282,21 +278,15 @@ class _Text:
 
     def _sum(self, sizes: list[int]) -> str:
         names = [self._found.sizes[size] for size in sizes]
-        counts = {name: names.count(name) for name in dict.fromkeys(names)}
-        spelled = {"M": "(H // C)"}
-        return " + ".join(
-            f"{n} * {spelled.get(name, name)}" if n > 1 else spelled.get(name, name) for name, n in counts.items()
-        )
+        counts = Counter("(H // C)" if name == "M" else name for name in names)
+        return " + ".join(f"{n} * {name}" if n > 1 else name for name, n in counts.items())
 
-    def _store(self, place: Place, value: str, size: str, mark: str = "    ") -> None:
-        self._lines.append(f"{mark}tl.store({_element(*self._address(place), size)}, {value}, mask=m_{size})")
-
-    def _store_forward(self, targets: Targets, second: bool) -> None:
+    def _store_forward(self, targets: Targets) -> None:
         new = {place[1]: self._of(node) for node, place in targets if place[0] == "new"}
         kept = [(self._of(node), place, self._size(node)) for node, place in targets if place[0] == "kept"]
         late = ("late", "product")
         for place in self._saved:
-            if (place[0] in late) == second and place[0] != "left":
+            if (place[0] in late) == self._second and place[0] != "left":
                 node = self._found.graph.load(*place, self._rows[place[1]])
                 kept.append((self._of(node), place, self._size(node)))
         if kept:
@@ -322,7 +312,7 @@ class _Text:
             self._say(f"new{k}", new[k], "        ")
         for k in new:
             if k or self._states == 1:
-                self._store(("new", k), f"new{k}", "H")
+                self._lines.append(f"    tl.store({_element(*self._address(('new', k)), 'H')}, new{k}, mask=m_H)")
         self._lines.append("    tl.store(h_all + place(new, b, B, P) + j, new0, mask=m_H)")
 
     def _read_states(self) -> set[Place]:
@@ -334,7 +324,7 @@ class _Text:
         at = _element(f"gates + place(t * KEEP, b, B, {G})", offset, size)
         self._lines.append(f"{mark}tl.store({at}, {value}, mask=m_{size})")
 
-    def _store_backward(self, targets: Targets, second: bool) -> None:
+    def _store_backward(self, targets: Targets) -> None:
         d_x = {place[1]: self._of(node) for node, place in targets if place[0] == "d_x"}
         stores: list[tuple[Place, str, str, str]] = []
         for node, place in targets:
@@ -344,22 +334,19 @@ class _Text:
             last = len(self._rows) - 1
             stores += [(("d_h", k), v, self._found.sizes[self._rows[k]], "0.0") for k, v in d_x.items() if k != last]
         found = {place[1]: self._of(node) for node, place in targets if place[0] == "d_old"}
-        final = second or not self._found.products.lefts
+        final = self._second or not self._found.products.lefts
         load, H = self._found.graph.load, self._found.H
         if final:
             for k in range(1, self._states):
                 stores.append((("d_old", k), found[k], "H", self._of(load("d_state", k, H))))
             whole = self._of(load("d_state", 0, H)), self._of(load("grad_h", 0, H))
         for place, value, size, dead in stores:
+            self._lines += ["    if RAGGED:", f"        stored = tl.where(alive, {value}, {dead})"]
+            self._lines += ["    else:", f"        stored = {value}"]
+            at, added = _element(*self._address(place), size), ""
             if place[0] == "+d_extra":
-                at = _element(*self._address(place), size)
-                self._ragged("stored", value, dead)
-                self._lines.append(
-                    f"    tl.store({at}, tl.load({at}, mask=m_{size}, other=0.0) + stored, mask=m_{size})"
-                )
-                continue
-            self._ragged("stored", value, dead)
-            self._store(place, "stored", size)
+                added = f"tl.load({at}, mask=m_{size}, other=0.0) + "
+            self._lines.append(f"    tl.store({at}, {added}stored, mask=m_{size})")
         if final:
             past = found.get(0, "0.0")
             self._lines.append("    if RAGGED:")
@@ -368,10 +355,6 @@ class _Text:
             )
             if self._found.carries:
                 self._lines += ["    else:", f"        tl.store(dh + b * H + j, {past}, mask=m_H)"]
-
-    def _ragged(self, name: str, value: str, dead: str) -> None:
-        self._lines += ["    if RAGGED:", f"        {name} = tl.where(alive, {value}, {dead})"]
-        self._lines += ["    else:", f"        {name} = {value}"]
 
 
 def _full(shape: str, number: str) -> str:

@@ -35,6 +35,13 @@ def probability(owner: str, value: object) -> float:
     return _real(value)
 
 
+def boolean(owner: str, value: object, advice: str = "Give one of them") -> bool:
+    """Return `value` if it is True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentError(owner, "must be True or False", repr(value), advice)
+    return value
+
+
 def _real(value: object) -> float:
     """A real number as a float, infinity where it is too large for one; NaN for all else."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

@@ -7,8 +7,8 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,6 @@ import yaml.constructor
 from gatedrnn.core.errors import ConfigError, DataError
 
 ROOM = "Free some space, or choose another folder"
-
 
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 _WRITING = ".writing"
@@ -34,16 +33,7 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
 
     Raises: DataError: the folder cannot be written, or the disk is full; the old file is then still there.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if (folder := path.parent.absolute()) not in _SWEPT:
-            remove_stale(folder)
-            _SWEPT.add(folder)
-        place, descriptor = _place(path)
-    except OSError as error:
-        raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
-    try:
-        temporary = place / path.name
+    with _beside(path) as temporary:
         temporary.touch()
         mode = stat.S_IMODE(temporary.stat().st_mode)  # as the umask has it; `write` may put another file in place
         write(temporary)
@@ -52,9 +42,28 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
             os.fsync(stream.fileno())
         ready(temporary)
         temporary.replace(path)
+
+
+@contextmanager
+def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
+    """Where `path`, a file or a `folder`, is written before it is moved into its place; nothing is left there afterwards."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parent = path.parent.absolute()
+        if folder or parent not in _SWEPT:
+            remove_stale(parent)
+            _SWEPT.add(parent)
+        place, descriptor = _place(path)
+    except OSError as error:
+        raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
+    try:
+        yield place / path.name
     except Exception as error:
         if (got := _refusal(error)) is None:
             raise
+        if folder and _taken(path):
+            got = "files of another"
+            raise DataError(str(path), "must stay empty meanwhile", got, "Choose another --out") from error
         raise DataError(str(path), "must be writable", got, ROOM) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -79,14 +88,7 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
         raise DataError(str(path), "must be a new or empty folder", "one with files", "Choose another --out")
     if path.resolve() == Path.cwd():
         raise DataError(str(path), "must be a new or empty folder", "the current one", "Choose another --out")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(path.parent)
-        place, descriptor = _place(path)
-    except OSError as error:
-        raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
-    try:
-        temporary = place / path.name
+    with _beside(path, folder=True) as temporary:
         temporary.mkdir()
         mode = stat.S_IMODE(temporary.stat().st_mode)
         fill(temporary)
@@ -94,17 +96,6 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
         if path.exists():
             path.rmdir()
         temporary.replace(path)
-    except Exception as error:
-        if (got := _refusal(error)) is None:
-            raise
-        if _taken(path):
-            raise DataError(
-                str(path), "must stay empty meanwhile", "files of another", "Choose another --out"
-            ) from error
-        raise DataError(str(path), "must be writable", got, ROOM) from error
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(descriptor)
 
 
 def _taken(path: Path) -> bool:

@@ -24,12 +24,10 @@ class Registry(Generic[T]):
     def register(self, name: str, entry: T) -> T:
         """Add `entry` under `name`; a name can be used only once."""
         if not re.fullmatch(r"[\w.-]+", name):
-            got = repr(name)
-            raise ArgumentError(
-                f"{self.kind}", "a name must consist of letters, digits, '.', '_' and '-'", got, "Rename it"
-            )
+            rule = "a name must consist of letters, digits, '.', '_' and '-'"
+            raise ArgumentError(self.kind, rule, repr(name), "Rename it")
         if name in self._entries:
-            raise ArgumentError(f"{self.kind}", "a name can be registered once", repr(name), "Choose another name")
+            raise ArgumentError(self.kind, "a name can be registered once", repr(name), "Choose another name")
         self._entries[name] = entry
         return entry
 

@@ -208,9 +208,8 @@ def start_light(*operators: Any) -> None:
             spec = getattr(dynamo, "__spec__", None)
             if dynamo is None or getattr(spec, "_initializing", False):  # none, or another thread is importing it
                 return function(*args, **kwargs)
-            how = (
-                {"wrapping": False} if "wrapping" in signature(dynamo.disable).parameters else {}
-            )  # PyTorch 2.6: without
+            # PyTorch 2.6: without
+            how = {"wrapping": False} if "wrapping" in signature(dynamo.disable).parameters else {}
             function.__dynamo_disable = dynamo.disable(function, **how)
             return function.__dynamo_disable(*args, **kwargs)
 

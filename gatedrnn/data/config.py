@@ -76,9 +76,8 @@ class DataConfig:
 def check_path(owner: str, path: str | None) -> None:
     """Raises ArgumentError: it is empty, or no system can have it."""
     if path == "" or "\0" in (path or ""):
-        raise ArgumentError(
-            owner, "must be a path", "one with a NUL" if path else "an empty one", "Name one, or leave it out"
-        )
+        got = "one with a NUL" if path else "an empty one"
+        raise ArgumentError(owner, "must be a path", got, "Name one, or leave it out")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.data.text import read_lines
@@ -92,10 +91,9 @@ def _sentence(path: str, lines: list[tuple[int, str]]) -> ConlluSentence:
         cells = line.split("\t")
         if len(cells) != _COLUMNS or "" in cells:
             raise _wrong(path, number, f"must have {_COLUMNS} columns, each with a value or _, separated by tabs", line)
-        found = _ID.fullmatch(cells[0])
-        kind, first, last = _place(found)
-        expected = {"": following, "-": following, ".": following - 1}[kind]
-        if found is None or first != expected or (kind == "-" and (last < first or covered >= first)):
+        kind, first, last = _place(cells[0])
+        expected = following - 1 if kind == "." else following
+        if first != expected or (kind == "-" and (last < first or covered >= first)):
             raise _wrong(path, number, f"IDs must be consecutive; the next one is {following}", cells[0])
         covered = last if kind == "-" else covered
         following += not kind
@@ -109,12 +107,10 @@ def _sentence(path: str, lines: list[tuple[int, str]]) -> ConlluSentence:
     return ConlluSentence([line for _, line in lines], places, [row[_FORM] for row in rows], spaces)
 
 
-def _place(found: re.Match[str] | None) -> tuple[str, int, int]:
-    """The kind of an ID ("", "-" or "."), and its numbers."""
-    if found is None:
-        return "", 0, 0
-    first, kind, last = cast(tuple[Any, Any, Any], found.groups())
-    return kind or "", int(first), int(last or 0)
+def _place(text: str) -> tuple[str, int, int]:
+    """The kind of an ID ("", "-" or "."), and its numbers; ("", 0, 0), which is never the next one, for what is no ID."""
+    found = _ID.fullmatch(text)
+    return (found[2] or "", int(found[1]), int(found[3] or 0)) if found else ("", 0, 0)
 
 
 def _wrong(path: str, number: int, rule: str, got: str) -> DataError:

@@ -21,7 +21,7 @@ from gatedrnn.data.characters import character_words
 from gatedrnn.data.config import DataConfig
 from gatedrnn.data.folders import file_in, files_in, folder_with
 from gatedrnn.data.subwords import Subwords
-from gatedrnn.data.text import read_batches
+from gatedrnn.data.text import no_room, read_batches
 from gatedrnn.data.vocabulary import Vocabulary
 
 _LETTER = re.compile(r"\w")
@@ -82,9 +82,8 @@ class Corpus:
         self.characters: dict[str, int] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._unknown: dict[str, int] = {}
-        characters = (vocabulary.tokenize if vocabulary else tokenize) == "characters"
         self._tokens: Callable[[str], object] | None = None
-        if characters:
+        if (vocabulary.tokenize if vocabulary else tokenize) == "characters":
             self._tokens = lambda line: _LETTER.search(line) or character_words(line)
         self.vocabulary = vocabulary or Vocabulary.learn(self._counted("train"), data)
         splitter = self.vocabulary.splitter
@@ -116,10 +115,7 @@ class Corpus:
                     self._write(path, split)
                     self._arrays[split] = np.memmap(path, np.int32, mode="r")
             except OSError as error:
-                place, reason = tempfile.gettempdir(), error.strerror or str(error)
-                raise DataError(
-                    place, "must have room for the tokens", reason, "Free some space, or set TMPDIR"
-                ) from error
+                raise no_room("tokens", error) from error
         return self._arrays[split]
 
     def cache(self, folder: Path | str) -> None:
@@ -167,14 +163,9 @@ class Corpus:
 
     def _fingerprint(self) -> dict[str, object]:
         files = {s: [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for s, p in self.files.items()}
-        found: dict[str, object] = {
-            "files": files,
-            "empty_lines": self.empty_lines,
-            "vocabulary": self.vocabulary.fingerprint(),
-        }
-        return (
-            found if self._tokens is None else found | {"lines": "with a token"}
-        )  # those cached before may hold others
+        known = {"empty_lines": self.empty_lines, "vocabulary": self.vocabulary.fingerprint()}
+        lines = {} if self._tokens is None else {"lines": "with a token"}  # those cached before may hold others
+        return {"files": files, **known, **lines}
 
 
 def _held(index: Path, of: dict[str, object], arrays: dict[str, Path]) -> dict[str, int] | None:

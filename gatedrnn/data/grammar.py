@@ -6,7 +6,7 @@ the same one at each place. Sentences longer than MAX_WORDS are drawn again.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,6 +121,17 @@ def sample_trees(count: int, seed: int, part: str = "train") -> Iterator[Tree]:
             yield tree
 
 
+def new_trees(count: int, seed: int, part: str, seen: Set[str]) -> Iterator[tuple[str, Tree]]:
+    """`count` gold trees of a part, each after its line; but for the part `train`, none whose line is in `seen`."""
+    for tree in sample_trees(count * 20, seed, part):
+        line = " ".join(tree.leaves())
+        if part == "train" or line not in seen:
+            yield line, tree
+            count -= 1
+        if not count:
+            return
+
+
 def _sample(symbol: str, rng: random.Random, room: int) -> Tree | None:
     """A tree of `symbol` with at most `room` words, or None if it grew beyond."""
     if symbol in LEXICON:
@@ -219,14 +230,9 @@ def write_corpus(folder: Path | str, seed: int, train: int = 20_000, valid: int 
     for part, count in (("train", train), ("valid", valid), ("test", test)):
         lines: list[str] = []
         trees: list[str] = []
-        for tree in sample_trees(count * 20, seed, part):
-            line = " ".join(tree.leaves())
-            if part != "train" and line in seen:
-                continue
+        for line, tree in new_trees(count, seed, part, seen):
             lines.append(line)
             trees.append(tree.pformat(margin=10**9))
-            if len(lines) == count:
-                break
         seen.update(lines)
         write_text(folder / f"{part}.txt", "\n".join(lines) + "\n")
         if part != "train":

@@ -170,12 +170,12 @@ def read_text_pair(path: Path | Kept, data: ParallelDataConfig) -> TextPair:
 
 
 def _named(folder: Path, stem: str, data: ParallelDataConfig) -> TextPair | None:
-    sides = [_file(folder, f"{stem}.{code}") for code in (data.source, data.target)]
-    if all(sides):
-        return read_sides(*(side for side in sides if side))
-    if any(sides):
-        missing = data.target if sides[0] else data.source
-        raise DataError(str(sides[0] or sides[1]), f"must have {stem}.{missing} beside it", "no such file", "Add it")
+    source, target = (_file(folder, f"{stem}.{code}") for code in (data.source, data.target))
+    if source and target:
+        return read_sides(source, target)
+    if source or target:
+        missing = data.target if source else data.source
+        raise DataError(str(source or target), f"must have {stem}.{missing} beside it", "no such file", "Add it")
     table = _file(folder, f"{stem}.tsv")
     return None if table is None else _read_table(table, data)
 
@@ -190,10 +190,8 @@ def read_sides(source: Path, target: Path) -> TextPair:
     short = next((k for k, pair in enumerate(pairs, 1) if None in pair), None)
     if short is not None:
         lacks, longer = (source, target) if pairs[short - 1][0] is None else (target, source)
-        got = f"{short - 1} lines, and {len(pairs)} in {longer.name}"
-        raise DataError(
-            str(lacks), "must have as many lines as the other side", got, f"Line {short} is missing: add it"
-        )
+        rule, got = "must have as many lines as the other side", f"{short - 1} lines, and {len(pairs)} in {longer.name}"
+        raise DataError(str(lacks), rule, got, f"Line {short} is missing: add it")
     return _checked(f"{source} and {target.name}", TextPair([a for a, _ in pairs], [b for _, b in pairs]))
 
 
@@ -216,8 +214,6 @@ def _checked(owner: str, text: TextPair) -> TextPair:
     empty = [k for k, pair in enumerate(zip(text.source, text.target, strict=True), 1) if not all(map(str.strip, pair))]
     if empty:
         named = ", ".join(map(str, empty[:_NAMED])) + (" …" if len(empty) > _NAMED else "")
-        rule = "must have a sentence on both sides of every line"
-        raise DataError(
-            owner, rule, f"an empty side in {len(empty)} lines: {named}", "Remove these lines from both sides"
-        )
+        rule, got = "must have a sentence on both sides of every line", f"an empty side in {len(empty)} lines: {named}"
+        raise DataError(owner, rule, got, "Remove these lines from both sides")
     return text

@@ -82,8 +82,6 @@ def penn_words_of_pieces(line: str) -> tuple[list[str], list[int]]:
 def penn_forms(words: Sequence[str]) -> list[str]:
     """Words of a treebank as `penn_words` writes them, one for one: brackets, quotation marks and apostrophes."""
     plain = [BRACKETS.get(word, word.translate(_SINGLE)) for word in words]
-    if not any(len(word) == 1 and word in _DOUBLE for word in plain):
-        return plain
     groups = [(_alone(word),) if len(word) == 1 and word in _DOUBLE else (word,) for word in plain]
     return [word for (word,) in _directed(groups)]
 

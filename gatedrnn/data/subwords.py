@@ -189,9 +189,7 @@ def _library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        rule, advice = (
-            "subword needs the library tokenizers",
-            "Install it: pip install 'gatedrnn[hf]' or 'gatedrnn[mt]'",
-        )
-        raise ArgumentError("data.level", rule, "no such module", advice) from error
+        rule, got = "subword needs the library tokenizers", "no such module"
+        advice = "Install it: pip install 'gatedrnn[hf]' or 'gatedrnn[mt]'"
+        raise ArgumentError("data.level", rule, got, advice) from error
     return tokenizers

@@ -35,8 +35,7 @@ class Kept:
             with self._path.open("w", encoding="utf-8", newline="\n") as stream:
                 stream.writelines(f"{line}\n" for _, line in read_lines(name))
         except OSError as error:
-            place, reason = tempfile.gettempdir(), error.strerror or str(error)
-            raise DataError(place, "must have room for the text", reason, "Free some space, or set TMPDIR") from error
+            raise no_room("text", error) from error
 
     def __str__(self) -> str:
         return self.name
@@ -47,6 +46,12 @@ class Kept:
     def open(self, *how: Any, **options: Any) -> IO[Any]:
         """The text from its beginning, as `Path.open`."""
         return self._path.open(*how, **options)
+
+
+def no_room(what: str, error: OSError) -> DataError:
+    """The error of a temporary folder that cannot hold `what`."""
+    rule, reason = f"must have room for the {what}", error.strerror or str(error)
+    return DataError(tempfile.gettempdir(), rule, reason, "Free some space, or set TMPDIR")
 
 
 def rereadable(path: "str | Path | Kept") -> Path | Kept:

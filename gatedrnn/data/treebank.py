@@ -47,10 +47,10 @@ def read_treebank(path: Path | str, skipped: list[DataError] | None = None) -> I
         yield from trees
         skipped += errors
     if not count:
-        got = f"{len(skipped)} bad ones" if skipped else "an empty treebank"
-        raise DataError(
-            str(path), "must hold at least one tree", got, f"The first: {skipped[0]}" if skipped else "Check the file"
-        )
+        got, advice = "an empty treebank", "Check the file"
+        if skipped:
+            got, advice = f"{len(skipped)} bad ones", f"The first: {skipped[0]}"
+        raise DataError(str(path), "must hold at least one tree", got, advice)
 
 
 def _lines(path: Path | str) -> Iterator[Line]:

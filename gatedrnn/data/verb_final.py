@@ -4,13 +4,12 @@ Each tree of English is turned around: verbs come last, prepositions become post
 noun, subjects are marked by `ga`, objects by `o`, clauses that a verb takes by `to`. Each word has one other word.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from nltk.tree import Tree
 
 from gatedrnn.core.files import write_text
-from gatedrnn.data.grammar import LEXICON, sample_trees
+from gatedrnn.data.grammar import LEXICON, new_trees
 
 SOURCE, TARGET = "vf", "en"
 """Codes of the two languages, the endings of their files."""
@@ -57,17 +56,7 @@ def write_parallel(folder: Path, seed: int, train: int = 20_000, valid: int = 1_
     """
     seen: set[str] = set()
     for part, count in (("train", train), ("valid", valid), ("test", test)):
-        pairs = list(_pairs(count, seed, part, seen))
+        pairs = [(" ".join(verb_final(tree)), line) for line, tree in new_trees(count, seed, part, seen)]
         seen.update(english for _, english in pairs)
-        for code, lines in zip((SOURCE, TARGET), zip(*pairs, strict=True), strict=True):
-            write_text(folder / f"{part}.{code}", "\n".join(lines) + "\n")
-
-
-def _pairs(count: int, seed: int, part: str, seen: set[str]) -> Iterator[tuple[str, str]]:
-    for tree in sample_trees(count * 20, seed, part):
-        english = " ".join(tree.leaves())
-        if part == "train" or english not in seen:
-            yield " ".join(verb_final(tree)), english
-            count -= 1
-        if not count:
-            return
+        for side, code in enumerate((SOURCE, TARGET)):
+            write_text(folder / f"{part}.{code}", "\n".join(pair[side] for pair in pairs) + "\n")

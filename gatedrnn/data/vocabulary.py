@@ -183,12 +183,8 @@ class Vocabulary:
         found = []
         for i in ids:
             if not 0 <= i < len(self.words):
-                raise ArgumentError(
-                    "Vocabulary.decode",
-                    f"ids must lie in 0…{len(self.words) - 1}",
-                    i,
-                    "Are they from another vocabulary?",
-                )
+                rule = f"ids must lie in 0…{len(self.words) - 1}"
+                raise ArgumentError("Vocabulary.decode", rule, i, "Are they from another vocabulary?")
             found.append(self.words[i])
         return found
 

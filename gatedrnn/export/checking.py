@@ -44,6 +44,11 @@ def values(inputs: tuple[Input, ...], sizes: dict[str, int], seed: int) -> list[
     return found
 
 
+def first_line(error: BaseException) -> str:
+    """Of what a library says of an error."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def check(graph: Graph, model: Any, int8: bool) -> None:
     """Raises: GatedRNNError: the file is not valid, computes something else than the module, or the module no finite numbers."""
     import onnxruntime
@@ -57,8 +62,7 @@ def check(graph: Graph, model: Any, int8: bool) -> None:
             checker.check_model(model, full_check=True)
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:  # each library has its own
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise GatedRNNError(owner, "must be a valid graph", reason, advice) from error
+        raise GatedRNNError(owner, "must be a valid graph", first_line(error), advice) from error
     if int8:
         advice = "Export it without int8"
     for seed, sizes in enumerate(_SIZES):

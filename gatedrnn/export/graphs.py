@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.export.loops import as_hx, prepared, state_sizes
+from gatedrnn.export.loops import prepared, state_sizes
 from gatedrnn.gates.trace import syntactic_distance
 from gatedrnn.layers import RecurrentBase
 from gatedrnn.models import LanguageModel, PairClassifier, TranslationModel
@@ -195,7 +195,7 @@ def _language_model(model: Any) -> list[_Kind]:
     def read(model: Any, tokens: Tensor, lengths: Tensor | None, states: tuple[Tensor, ...]) -> Read:
         hidden, finals, traces, outputs = model.embedding(tokens), [], [], []
         for layer, state in zip(model.layers, _by_layer(layers, states), strict=True):
-            hidden, after, *trace = layer(hidden, as_hx(state), lengths=lengths, return_gates=_traced(layer))
+            hidden, after, *trace = layer(hidden, state, lengths=lengths, return_gates=_traced(layer))
             finals.append(after if isinstance(after, tuple) else (after,))
             traces += trace[0] if trace else []
             outputs.append(hidden)
@@ -219,7 +219,7 @@ def _layer(layer: Any) -> list[_Kind]:
     own = [Input(f"{name}_0", (P, "B", size)) for name, size in zip(names, state_sizes(layer), strict=True)]
 
     def read(model: Any, x: Tensor, lengths: Tensor | None, states: tuple[Tensor, ...]) -> Read:
-        output, after, *trace = model(x, as_hx(states), lengths=lengths, return_gates=_traced(layer))
+        output, after, *trace = model(x, states, lengths=lengths, return_gates=_traced(layer))
         finals = after if isinstance(after, tuple) else (after,)
         named = {f"{name}_n": state for name, state in zip(names, finals, strict=True)}
         return {"output": output} | _masters(trace[0] if trace else []), named

@@ -29,13 +29,8 @@ def prepared(model: nn.Module, operators: Collection[str]) -> nn.Module:
     _share_tied(model)
     for name, child in list(model.named_modules()):
         if isinstance(child, RecurrentBase):
-            _replace(model, name, ExportedLayer(child, operators))
+            model.set_submodule(name, ExportedLayer(child, operators))
     return model
-
-
-def _replace(model: nn.Module, name: str, new: nn.Module) -> None:
-    owner, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(owner), leaf, new)
 
 
 def _share_tied(model: nn.Module) -> None:
@@ -47,8 +42,8 @@ def _share_tied(model: nn.Module) -> None:
             product = model.get_submodule(linear[id(module.weight)])
             if isinstance(product, nn.Linear):
                 product = _Product(product)
-                _replace(model, linear[id(module.weight)], product)
-            _replace(model, name, _Columns(product))
+                model.set_submodule(linear[id(module.weight)], product)
+            model.set_submodule(name, _Columns(product))
 
 
 class _Product(nn.Module):
@@ -118,7 +113,7 @@ class ExportedLayer(nn.Module):
             x_TBD = torch.cat(outputs, -1) if directions > 1 else outputs[0]
         after = tuple(torch.stack(each) for each in zip(*finals, strict=True))
         output = x_TBD.transpose(0, 1) if layer.batch_first else x_TBD
-        found = output, as_hx(after)
+        found = output, after[0] if len(after) == 1 else after
         return (*found, traces) if wanted else found
 
     def _states(self, hx: Any, x_TBD: Tensor) -> list[State]:
@@ -133,11 +128,6 @@ class ExportedLayer(nn.Module):
 def state_sizes(layer: RecurrentBase) -> list[int]:
     """Units of each state; a projected layer's h is the projection."""
     return [layer.proj_size or layer.hidden_size, *[layer.hidden_size] * (len(layer.spec.states) - 1)]
-
-
-def as_hx(states: tuple[Tensor, ...]) -> Any:
-    """States in the form layers take: a tensor for one, a tuple for several."""
-    return states[0] if len(states) == 1 else states
 
 
 def run(request: Request) -> Result:
@@ -180,8 +170,7 @@ def _weights(params: Params) -> tuple[Tensor, ...]:
 def _with_weights(params: Params, weights: Sequence[Tensor]) -> Params:
     """The same parameters with the tensors of `_weights` in another form."""
     rest = iter(weights)
-    hh, bias, hr = (
-        None if each is None else next(rest) for each in (params.weight_hh, params.bias_hh, params.weight_hr)
-    )
+    own = (params.weight_hh, params.bias_hh, params.weight_hr)
+    hh, bias, hr = (None if each is None else next(rest) for each in own)
     extras = {name: next(rest) for name in params.extras}
     return replace(params, weight_hh=hh, bias_hh=bias, weight_hr=hr, extras=extras)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def runtime_files(given: Path | None = None, *, fetch: bool = True) -> dict[str,
         files = _unpacked(_fetched())
         if not _present(place):  # unless another process was faster
             write_folder(place, lambda folder: [(folder / name).write_bytes(data) for name, data in files.items()])
-    return _checked({name: _read(place / name) for name in FILES}, place)
+    return _checked(place)
 
 
 def _present(folder: Path) -> bool:
@@ -60,7 +60,7 @@ def _in_folder(folder: Path) -> dict[str, bytes]:
         got = str(folder) if folder.is_dir() else f"{folder}, which does not exist"
         advice = f"Unpack the package there (npm pack {PACKAGE}@{VERSION}), or give its .tgz"
         raise ArgumentError("export --runtime", rule, got, advice)
-    return _checked({name: _read(place / name) for name in FILES}, place)
+    return _checked(place)
 
 
 def _read(path: Path) -> bytes:
@@ -76,8 +76,9 @@ def _is(data: bytes, sha512: str) -> bool:
     return base64.b64encode(hashlib.sha512(data).digest()).decode() == sha512
 
 
-def _checked(files: dict[str, bytes], place: Path) -> dict[str, bytes]:
-    """Raises: DataError: a file is another one."""
+def _checked(place: Path) -> dict[str, bytes]:
+    """The files in a folder that holds them. Raises: DataError: one cannot be read, or is another one."""
+    files = {name: _read(place / name) for name in FILES}
     for name, data in files.items():
         if not _is(data, FILES[name]):
             advice = f"Delete {place} to fetch the files again, or give the package of {VERSION} with --runtime"

@@ -134,9 +134,9 @@ def _about(run: Run) -> dict[str, Any]:
 
 def _hint(run: Run) -> str:
     """How to write a sentence for this run."""
-    level = run.vocabulary.level
-    if run.vocabulary.tokenize in _CUT:
-        return _CUT[run.vocabulary.tokenize]
+    level, tokenize = run.vocabulary.level, run.vocabulary.tokenize
+    if tokenize in _CUT:
+        return _CUT[tokenize]
     return _HINTS[level] + (_STOP if level == "word" and "." in run.vocabulary.ids else "")
 
 
@@ -171,13 +171,9 @@ def _sampled(run: Run) -> list[list[int]]:
 def _examples(run: Run, sampled: list[list[int]]) -> list[str]:
     """Sentences to begin with: some of English if the run knows all their tokens, and what the model itself writes."""
     vocabulary = run.vocabulary
-    stop = (
-        ""
-        if "." not in vocabulary.ids or vocabulary.level != "word"
-        else "."
-        if vocabulary.tokenize != "none"
-        else " ."
-    )
+    stop = ""
+    if vocabulary.level == "word" and "." in vocabulary.ids:
+        stop = " ." if vocabulary.tokenize == "none" else "."
     english = [sentence + stop for sentence in _SENTENCES]
     known = [each for each in english if vocabulary.ids[UNK] not in vocabulary.encode(vocabulary.tokens(each))]
     own = (" ".join(vocabulary.text(vocabulary.decode(ids)).split()) for ids in sampled)

@@ -11,6 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,9 +21,8 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_folder
 from gatedrnn.core.forks import at_fork
 from gatedrnn.core.torch_internals import SCAN_SINCE, scan
-from gatedrnn.export.checking import check, values
+from gatedrnn.export.checking import check, first_line, values
 from gatedrnn.export.graphs import Graph, graphs_of
-from gatedrnn.export.small import OPERATORS, quantised
 from gatedrnn.export.standard import TRANSLATIONS
 from gatedrnn.tasks import TASKS
 from gatedrnn.training.run import Run
@@ -30,6 +30,8 @@ from gatedrnn.training.run import Run
 OPSET = 20
 LARGEST_BYTES = 2**31 - 1
 """Of a file of ONNX, by its format."""
+_OPERATORS, _INT8_OPERATORS = ("LSTM", "GRU", "RNN"), ("LSTM",)
+"""Operators of cells, and those with an int8 form; the other cells run as a Scan, whose products have one."""
 _EVERY_SIZE = 2**40  # elements: constants of any size are computed once, in the export
 _ONE_EXPORT = threading.Lock()
 """PyTorch's exporter keeps what it traces in global variables: threads take turns."""
@@ -70,7 +72,7 @@ def onnx(
     """
     require()
     folder = Path(folder)
-    graphs = _chosen(graphs_of(module, OPERATORS if int8 else ("LSTM", "GRU", "RNN")), only)
+    graphs = _chosen(graphs_of(module, _INT8_OPERATORS if int8 else _OPERATORS), only)
 
     def fill(place: Path) -> None:
         for graph in graphs:
@@ -116,6 +118,23 @@ def _exported(graph: Graph, int8: bool) -> Any:
     return model
 
 
+def quantised(model: Any) -> Any:
+    """A copy of a float32 graph whose embeddings, products and LSTMs have int8 weights; biases stay float32.
+
+    Weights take 7 of the 8 bits: sums of 16-bit pairs overflow on CPUs without VNNI otherwise.
+    """
+    import onnx
+    from onnxruntime.quantization import quantize_dynamic
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "int8.onnx"
+        quantize_dynamic(
+            model, path, op_types_to_quantize=["LSTM", "MatMul", "Gather"], reduce_range=True,
+            extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
+        )  # fmt: skip
+        return onnx.load(path)
+
+
 def _traced(graph: Graph) -> torch.export.ExportedProgram:
     """Raises: ArgumentError: PyTorch cannot trace it, for example a cell of the user's that branches on values."""
     free = {name: torch.export.Dim(name, min=1) for name in ("T", "B", "S")}
@@ -124,9 +143,8 @@ def _traced(graph: Graph) -> torch.export.ExportedProgram:
     try:
         return torch.export.export(graph.module, given, dynamic_shapes=(shapes,), strict=False)
     except Exception as error:  # PyTorch raises many
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         rule, advice = "needs modules that torch.export can trace", "Write step() without branches on values"
-        raise ArgumentError(f"export.onnx {graph.name}", rule, reason, advice) from error
+        raise ArgumentError(f"export.onnx {graph.name}", rule, first_line(error), advice) from error
 
 
 def _translated(graph: Graph, program: torch.export.ExportedProgram) -> Any:
@@ -154,7 +172,7 @@ def _cause(error: BaseException) -> str:
     """The first line of the error that another one came from, and that one from: it names the operation."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return first_line(error)
 
 
 def _size_names(made: Any, graph: Graph) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gatedrnn.core.checks import positive_number, probability
+from gatedrnn.core.checks import boolean, positive_number, probability
 from gatedrnn.core.errors import ArgumentError
 
 
@@ -40,10 +40,7 @@ class Gates:
         _temperature("Gates.temperature", self.temperature)
         _temperature("Gates.evaluation_temperature", self.evaluation_temperature)
         probability("Gates.noise_probability", self.noise_probability)
-        if not isinstance(self.straight_through, bool):
-            raise ArgumentError(
-                "Gates.straight_through", "must be True or False", repr(self.straight_through), "Give one of them"
-            )
+        boolean("Gates.straight_through", self.straight_through)
         if self.names is not None:
             names = names_of(self.names)
             if names is None:

@@ -1,4 +1,4 @@
-"""A language model's configuration as transformers keeps it: `config.json`."""
+"""A language model's configuration as transformers keeps it: `config.json`, and the file beside it for `trust_remote_code`."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -6,8 +6,22 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from gatedrnn.core.config import from_dict, to_dict
-from gatedrnn.hf.remote import write_remote_code
+from gatedrnn.core.files import write_text
 from gatedrnn.models import LanguageModelConfig
+
+_SHIM_NAME = "modeling_gatedrnn"
+AUTO_MAP = {
+    "AutoConfig": f"{_SHIM_NAME}.GatedRNNConfig",
+    "AutoModelForCausalLM": f"{_SHIM_NAME}.GatedRNNForCausalLM",
+}
+"""The entry `auto_map` of config.json."""
+
+_SHIM = '''"""What `trust_remote_code=True` reads: the classes of the package gatedrnn, which must be installed."""
+
+from gatedrnn.hf import GatedRNNConfig, GatedRNNForCausalLM
+
+__all__ = ["GatedRNNConfig", "GatedRNNForCausalLM"]
+'''
 
 
 class GatedRNNConfig(PreTrainedConfig):
@@ -53,7 +67,7 @@ class GatedRNNConfig(PreTrainedConfig):
         """
         super().save_pretrained(save_directory, *args, **kwargs)
         if getattr(self, "auto_map", None):
-            write_remote_code(Path(save_directory))
+            write_text(Path(save_directory) / f"{_SHIM_NAME}.py", _SHIM)
 
     def built(self) -> LanguageModelConfig:
         """The model's own configuration. Raises: ArgumentError: a value is out of range or unknown."""

@@ -16,7 +16,7 @@ from gatedrnn.hf.card import card
 from gatedrnn.hf.configuration import GatedRNNConfig
 from gatedrnn.hf.modeling import GatedRNNForCausalLM
 from gatedrnn.hf.reading import read_model, reading, without_padding
-from gatedrnn.hf.tokenization import tokenizer_of, vocabulary_of
+from gatedrnn.hf.tokenization import INSTEAD, tokenizer_of, vocabulary_of
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training.config import RunConfig
 from gatedrnn.training.run import Run, without_paths, write_trained
@@ -35,11 +35,8 @@ def export_run(run: Run, folder: Path) -> None:
         rule, advice = f"takes a run of the task {LanguageModelling.name}", "Export it with --to onnx"
         raise ArgumentError("--to hf", rule, f"a run of the task {run.config.task}", advice)
     if run.vocabulary.tokenize == "penn":
-        rule, advice = (
-            "cannot split words as data.tokenize=penn does",
-            "Use the run itself (gatedrnn.load_run, gatedrnn serve)",
-        )
-        raise ArgumentError("--to hf", rule, f"a run of tokenize={run.vocabulary.tokenize}", advice)
+        rule = "cannot split words as data.tokenize=penn does"
+        raise ArgumentError("--to hf", rule, "a run of tokenize=penn", INSTEAD)
     model = wrapped(run)
     tokenizer = tokenizer_of(run.vocabulary)
 

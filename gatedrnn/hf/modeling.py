@@ -16,9 +16,8 @@ from transformers.utils.generic import ModelOutput
 from transformers.utils.hub import cached_file
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError
-from gatedrnn.hf.configuration import GatedRNNConfig
+from gatedrnn.hf.configuration import AUTO_MAP, GatedRNNConfig
 from gatedrnn.hf.drawing import draw, mark_drawn
-from gatedrnn.hf.remote import AUTO_MAP
 from gatedrnn.hf.state import RecurrentState, given_state, unread
 from gatedrnn.models import LanguageModel
 from gatedrnn.models.language_model import States
@@ -250,8 +249,9 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         Raises: ArgumentError: another dtype of a model with compressed weights. CheckpointError: there is no embedding.
         """
         name, config = pretrained_model_name_or_path, kwargs.get("config")
+        hub = {key: kwargs[key] for key in _HUB if key in kwargs}
         if not isinstance(config, GatedRNNConfig):
-            config = GatedRNNConfig.from_pretrained(name, **{key: kwargs[key] for key in _HUB if key in kwargs})
+            config = GatedRNNConfig.from_pretrained(name, **hub)
         if not config.compressed:
             how: dict[str, Any] = {"use_safetensors": True} | kwargs
             found = super().from_pretrained(name, *args, **how)
@@ -261,7 +261,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         if dtype not in (None, "auto", "float32", torch.float32):
             rule, advice = "must be float32 for compressed weights", "Export the run from before gatedrnn compress"
             raise ArgumentError("GatedRNNForCausalLM.dtype", rule, dtype, advice)
-        file = cached_file(name, SAFE_WEIGHTS_NAME, **{key: kwargs[key] for key in _HUB if key in kwargs})
+        file = cached_file(name, SAFE_WEIGHTS_NAME, **hub)
         model = cls(config)
         put_weights(model.model, read_weights(Path(str(file)), model.model, "model."))
         nothing = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
@@ -271,8 +271,10 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
 def _require_embedding(name: Any, model: GatedRNNForCausalLM) -> None:
     """Raise CheckpointError if the embedding was not in the file: transformers leaves one that is tied without memory."""
     if model.model.embedding.weight.is_meta and not hasattr(model, "hf_device_map"):
-        rule, got = (
-            "must hold the weights that config.json describes",
-            "model.embedding.weight, which is not in the file",
-        )
-        raise CheckpointError(str(name), rule, got, "Save the model again, or export the run again")
+        raise unfit(name, "model.embedding.weight, which is not in the file")
+
+
+def unfit(name: Any, got: str) -> CheckpointError:
+    """The error of weights that do not fit their configuration."""
+    rule, advice = "must hold the weights that config.json describes", "Save the model again, or export the run again"
+    return CheckpointError(str(name), rule, got, advice)

@@ -12,12 +12,11 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from gatedrnn.core.errors import CheckpointError, DataError, GatedRNNError
 from gatedrnn.hf.configuration import GatedRNNConfig
-from gatedrnn.hf.modeling import GatedRNNForCausalLM
+from gatedrnn.hf.modeling import GatedRNNForCausalLM, unfit
 from gatedrnn.hf.tokenization import padding_id
 from gatedrnn.models import LanguageModel
 from gatedrnn.weights.compressed import stored_parts
 
-_RULE = "must hold the weights that config.json describes"
 _BY_TOKEN = ("embedding.weight", "decoder.weight", "decoder.bias")  # a row for each token
 
 
@@ -44,19 +43,17 @@ def read_model(source: Path, config: GatedRNNConfig) -> GatedRNNForCausalLM:
         raise CheckpointError(str(source), f"must hold {SAFE_WEIGHTS_NAME}; nothing is unpickled", got, advice)
     how = {"config": config, "use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
     model, found = reading(source, lambda: GatedRNNForCausalLM.from_pretrained(source, **how))
-    advice = "Save the model again, or export the run again"
     for kind, what in (
         ("missing_keys", "is not in the file"),
         ("unexpected_keys", "is not in the model"),
         ("mismatched_keys", "has another shape"),
     ):
         for name in sorted(each if isinstance(each, str) else each[0] for each in found[kind]):
-            raise CheckpointError(str(source), _RULE, f"{name}, which {what}", advice)
+            raise unfit(source, f"{name}, which {what}")
     for name, value in model.model.state_dict().items():
         if not all(bool(torch.isfinite(part).all()) for part in stored_parts(value)):
-            raise CheckpointError(
-                str(source), "must hold finite weights", f"{name} with NaN or infinity", "Train again"
-            )
+            got = f"{name} with NaN or infinity"
+            raise CheckpointError(str(source), "must hold finite weights", got, "Train again")
     return model
 
 

@@ -24,6 +24,9 @@ from gatedrnn.data.prompt import prompt_tokens
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import ONCE_UNKNOWN, Vocabulary
 
+INSTEAD = "Use the run itself (gatedrnn.load_run, gatedrnn serve)"
+"""What to do about a run that transformers would read in another way."""
+
 PAD = "<pad>"
 _SUBWORD_PAD, _PRIVATE_UNK, _PRIVATE_EOS = "<pad\ufdd0>", f"{UNK}\ufdd0", f"{EOS}\ufdd0"
 """Names with a code point that Unicode keeps out of texts: subwords match special tokens in the text."""
@@ -89,10 +92,8 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerFast, level: str, size: int, tok
     """
     owner = "tokenizer.json"
     padding = padding_id(tokenizer)
-    settings, ids = (
-        json.loads(tokenizer.backend_tokenizer.to_str()),
-        [i for i in range(size + 1) if i != padding][:size],
-    )
+    settings = json.loads(tokenizer.backend_tokenizer.to_str())
+    ids = [i for i in range(size + 1) if i != padding][:size]
     added = {token["id"]: token["content"] for token in settings["added_tokens"]}  # as written, before a normalizer
     known: Any = tokenizer.convert_ids_to_tokens(ids)
     names = [added.get(i, name) for i, name in zip(ids, known, strict=True)]
@@ -156,11 +157,7 @@ def _of_subwords(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
         if wrong is None:
             return made
         got = got or f"other ids for {wrong!r}"
-    rule, advice = (
-        "must read texts in transformers as in the run",
-        "Use the run itself (gatedrnn.load_run, gatedrnn serve)",
-    )
-    raise DataError("tokenizer", rule, got, advice)
+    raise DataError("tokenizer", "must read texts in transformers as in the run", got, INSTEAD)
 
 
 def _subword_tokenizer(vocabulary: Vocabulary, eos: str) -> PreTrainedTokenizerFast:

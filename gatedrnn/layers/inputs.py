@@ -77,29 +77,26 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
 
     Raises: ArgumentError: wrong type, rank, width or dtype, no step, or lengths that do not fit.
     """
+    place = f"{owner}.input"
     if isinstance(input, PackedSequence):
         if lengths is not None:
             raise ArgumentError(
                 f"{owner}.lengths", "must be None for a PackedSequence", "lengths", "Drop it: the sequence has its own"
             )
-        _check_layout(f"{owner}.input", input.data)
+        _check_layout(place, input.data)
         if input.data.dim() != 2:
             rule, got = "must hold data of 2 dimensions [tokens, D]", f"shape {list(input.data.shape)}"
-            raise ArgumentError(f"{owner}.input", rule, got, "Pack a padded input [T, B, D]")
+            raise ArgumentError(place, rule, got, "Pack a padded input [T, B, D]")
         plain = PackedSequence(input.data, input.batch_sizes)
         x_TBD, own = pad_packed_sequence(plain)
-        _check_tensor(owner, x_TBD, input_size, dtype)
+        _check_tensor(place, x_TBD, input_size, dtype)
         return Batch(x_TBD, own.to(x_TBD.device), "packed", input, batch_first)
     if not isinstance(input, Tensor):
-        raise ArgumentError(
-            f"{owner}.input", "must be a tensor or a PackedSequence", type(input).__name__, "Convert it"
-        )
-    _check_layout(f"{owner}.input", input)
+        raise ArgumentError(place, "must be a tensor or a PackedSequence", type(input).__name__, "Convert it")
+    _check_layout(place, input)
     if input.dim() not in (2, 3):
-        raise ArgumentError(
-            f"{owner}.input", "must be 2-D [T, D] or 3-D", f"shape {list(input.shape)}", "Add or drop dimensions"
-        )
-    _check_tensor(owner, input, input_size, dtype)
+        raise ArgumentError(place, "must be 2-D [T, D] or 3-D", f"shape {list(input.shape)}", "Add or drop dimensions")
+    _check_tensor(place, input, input_size, dtype)
     if input.dim() == 2:
         if lengths is not None:
             raise ArgumentError(
@@ -111,9 +108,8 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
     else:
         batch = Batch(input, None, "time")
     if batch.x_TBD.shape[0] == 0:
-        raise ArgumentError(
-            f"{owner}.input", "must have at least one time step", f"shape {list(input.shape)}", "Drop empty sequences"
-        )
+        got = f"shape {list(input.shape)}"
+        raise ArgumentError(place, "must have at least one time step", got, "Drop empty sequences")
     if lengths is None:
         return batch
     return replace(batch, lengths_B=_read_lengths(owner, lengths, batch.x_TBD))
@@ -219,14 +215,14 @@ def _check_layout(owner: str, tensor: Tensor) -> None:
 def _check_tensor(owner: str, input: Tensor, input_size: int, dtype: torch.dtype) -> None:
     if input.shape[-1] != input_size:
         raise ArgumentError(
-            f"{owner}.input",
+            owner,
             f"last dimension must be input_size={input_size}",
             f"shape {list(input.shape)}",
             f"Build the layer with input_size={input.shape[-1]}, or check the order of dimensions",
         )
     if input.dtype != dtype and not (_autocast(input) and input.dtype.is_floating_point and dtype != torch.float64):
         advice = f"Convert one: input.to({dtype}) or layer.to({input.dtype})"
-        raise ArgumentError(f"{owner}.input", f"must have the weights' type {dtype}", input.dtype, advice)
+        raise ArgumentError(owner, f"must have the weights' type {dtype}", input.dtype, advice)
 
 
 def _autocast(like: Tensor) -> bool:

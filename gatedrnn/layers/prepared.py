@@ -52,9 +52,7 @@ class Call:
 
     def _prepare(self) -> Any:
         layer, owner = self.layer, type(self.layer).__name__
-        if layer.bidirectional or layer.num_layers != len(
-            self.params
-        ):  # one that was told to have fewer has theirs still
+        if layer.bidirectional or layer.num_layers != len(self.params):  # told to have fewer, it has theirs still
             return None
         batch = read_input(owner, self.input, None, layer.input_size, layer.batch_first, layer._weight.dtype)
         states = read_state(owner, self.hx, layer.spec.states, layer._state_shapes(batch), batch)

@@ -18,17 +18,17 @@ def ordered_neurons(
     cls: Callable[..., Layer], state_dict: Mapping[str, Tensor], layer: int, dropconnect: float
 ) -> Layer:
     """What `ONLSTM.load_ordered_neurons` gives; `cls` makes the layer."""
-    probability("ONLSTM.load_ordered_neurons.dropconnect", dropconnect)
-    found = {
-        part: _find(state_dict, f"cells.{layer}.{part}", "ONLSTM.load_ordered_neurons")
-        for part in ("ih.0.weight", "ih.0.bias", "hh.weight", "hh.bias")
-    }
+    owner = "ONLSTM.load_ordered_neurons"
+    probability(f"{owner}.dropconnect", dropconnect)
+    names = {"weight_ih_l0": "ih.0.weight", "bias_ih_l0": "ih.0.bias"}
+    names |= {"weight_hh_l0": "hh.weight", "bias_hh_l0": "hh.bias"}
+    found = {part: _find(state_dict, f"cells.{layer}.{part}", owner) for part in names.values()}
     rows, hidden = found["hh.weight"].shape
     masters = rows - 4 * hidden
     if masters <= 0 or masters % 2 or hidden % (masters // 2):
         got = f"hh.weight {list(found['hh.weight'].shape)}"
         rule, advice = "rows must be 4·H + 2·D_m with D_m dividing H", "Is it an ON-LSTM's?"
-        raise CheckpointError("ONLSTM.load_ordered_neurons", rule, got, advice)
+        raise CheckpointError(owner, rule, got, advice)
     chunks = masters // 2
     weight = found["ih.0.weight"]
     module = cls(weight.shape[1], hidden, chunk_size=hidden // chunks, dtype=weight.dtype, device=weight.device)
@@ -38,9 +38,7 @@ def ordered_neurons(
         i_master, f_master, o, g, i, f = value.split(sizes)
         return torch.cat([i, f, g, o, i_master, f_master])
 
-    names = {"weight_ih_l0": "ih.0.weight", "bias_ih_l0": "ih.0.bias"}
-    names |= {"weight_hh_l0": "hh.weight", "bias_hh_l0": "hh.bias"}
-    with _fitting("ONLSTM.load_ordered_neurons"):
+    with _fitting(owner):
         ours = {name: reorder(found[theirs]) for name, theirs in names.items()}
         ours["weight_hh_l0"] = ours["weight_hh_l0"] * (1.0 - dropconnect)
         module.load_state_dict(ours)
@@ -49,17 +47,14 @@ def ordered_neurons(
 
 def g2(cls: Callable[..., Layer], state_dict: Mapping[str, Tensor]) -> Layer:
     """What `G2LSTM.load_g2` gives; `cls` makes the layer."""
+    owner, advice = "G2LSTM.load_g2", "Is it a G²-LSTM's?"
     found = (re.search(r"(?:^|\.)cell_(\d+)\.weight_ih$", key) for key in state_dict)
     layers = sorted({int(match[1]) for match in found if match})
     if not layers or layers != list(range(len(layers))):
-        raise CheckpointError(
-            "G2LSTM.load_g2", "must hold cell_0.weight_ih and so on", f"layers {layers}", "Is it a G²-LSTM's?"
-        )
-    first = _find(state_dict, "cell_0.weight_ih", "G2LSTM.load_g2")
+        raise CheckpointError(owner, "must hold cell_0.weight_ih and so on", f"layers {layers}", advice)
+    first = _find(state_dict, "cell_0.weight_ih", owner)
     if first.shape[1] % 4:
-        raise CheckpointError(
-            "G2LSTM.load_g2", "weight_ih must have 4·H columns", list(first.shape), "Is it a G²-LSTM's?"
-        )
+        raise CheckpointError(owner, "weight_ih must have 4·H columns", list(first.shape), advice)
     bias = any(key.endswith("cell_0.bias") for key in state_dict)
     module = cls(first.shape[0], first.shape[1] // 4, len(layers), bias=bias, dtype=first.dtype, device=first.device)
 
@@ -68,13 +63,13 @@ def g2(cls: Callable[..., Layer], state_dict: Mapping[str, Tensor]) -> Layer:
         return torch.cat([i, f, g, o])
 
     ours = {}
-    with _fitting("G2LSTM.load_g2"):
+    with _fitting(owner):
         for layer in layers:
             for name in ("weight_ih", "weight_hh"):
-                value = _find(state_dict, f"cell_{layer}.{name}", "G2LSTM.load_g2")
+                value = _find(state_dict, f"cell_{layer}.{name}", owner)
                 ours[f"{name}_l{layer}"] = reorder(value.t())
             if bias:
-                value = reorder(_find(state_dict, f"cell_{layer}.bias", "G2LSTM.load_g2"))
+                value = reorder(_find(state_dict, f"cell_{layer}.bias", owner))
                 ours |= {f"bias_ih_l{layer}": value, f"bias_hh_l{layer}": torch.zeros_like(value)}
         module.load_state_dict(ours)
     return module

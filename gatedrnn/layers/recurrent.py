@@ -271,16 +271,12 @@ class RecurrentBase(nn.Module, ABC):
         return self.proj_size or self.hidden_size
 
     def _check_options(self, options: dict[str, Any]) -> None:
-        owner, known = (
-            type(self).__name__,
-            {*inspect.signature(type(self)).parameters, *self.cell.options} - {"options"},
-        )
-        for name in options:
+        known = {*inspect.signature(type(self)).parameters, *self.cell.options} - {"options"}
+        for name, value in options.items():
             if name not in self.cell.options:
                 advice = " ".join(dict.fromkeys([nearest(name, known), nearest("", known)]))  # the nearest, then all
-                raise ArgumentError(
-                    f"{owner}.{name}", f"is not an argument of {self.cell.title}", repr(options[name]), advice
-                )
+                owner, rule = f"{type(self).__name__}.{name}", f"is not an argument of {self.cell.title}"
+                raise ArgumentError(owner, rule, repr(value), advice)
 
     def _register(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self._names: list[dict[str, str]] = []  # of the parameters, by layer and direction

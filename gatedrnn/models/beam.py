@@ -85,7 +85,7 @@ def translate(
         search = _Search(model, source_TB, source_B, beam)
         while search.alive:
             search.step()
-    return search.results()
+    return [found[: beam.n_best] for found in search.done]
 
 
 class _Search:
@@ -110,9 +110,8 @@ class _Search:
         V = scores_NV.shape[1]
         log_BKV = torch.log_softmax(scores_NV, -1).view(len(self.alive), self.width, V) + self.totals_BK[..., None]
         length = len(self.histories[0][0][0]) + 1
-        full = [
-            k for k, sentence in enumerate(self.alive) if length > self.limits[sentence]
-        ]  # where only the end may follow
+        # where only the end may follow
+        full = [k for k, sentence in enumerate(self.alive) if length > self.limits[sentence]]
         ends_V = torch.arange(V, device=self.device) == _EOS
         log_BKV[full] = log_BKV[full].masked_fill(~ends_V, -torch.inf)
         log_BN, places_BN = log_BKV.flatten(1).topk(min(2 * K, self.width * V - self.width), 1)  # K of them do not end
@@ -165,7 +164,3 @@ class _Search:
 
     def _penalty(self, length: int) -> float:
         return ((5 + length) / 6) ** self.beam.alpha
-
-    def results(self) -> list[list[Hypothesis]]:
-        """The best of each source."""
-        return [found[: self.beam.n_best] for found in self.done]

@@ -42,10 +42,8 @@ class CellSection:
             if each.name.endswith("_dropout"):
                 probability(f"model.{each.name}", getattr(self, each.name))
         object.__setattr__(self, "options", self._all_options())
-        if "gates" in _unread(self.cell, self.hidden_sizes) and self.gates not in (
-            None,
-            CELLS[self.cell].gates,
-        ):
+        own = (None, CELLS[self.cell].gates)
+        if "gates" in _unread(self.cell, self.hidden_sizes) and self.gates not in own:
             got = f"{self.gates!r} with cell={self.cell}"
             raise ArgumentError("model.gates", "needs a cell with gates to perturb", got, "Leave it out")
 
@@ -176,20 +174,16 @@ class LanguageModelConfig(CellSection):
         """Raises ArgumentError: the cell, whose gate `gate` a setting needs, does not have it."""
         spec = CELLS[self.cell].example(self.options, self.hidden_sizes)
         if spec is not None and gate not in {each.name for each in spec.gates}:
-            rule = f"needs a cell with a {gate.replace('_', ' ')} gate"
-            advice = f"Leave it out, or set it to {'null' if key == 'tree_layer' else TREE_GATES[0]}"
-            raise ArgumentError(f"model.{key}", rule, f"cell={self.cell}", advice)
+            advice = f"Leave it out, or set it to {TREE_GATES[0] if key == 'tree_gate' else 'null'}"
+            raise ArgumentError(f"model.{key}", f"needs a cell with a {_shown(gate)}", f"cell={self.cell}", advice)
 
     def _check_bias(self, key: str, value: float, gate: str) -> None:
         """Raises ArgumentError: `value` is not finite, or no bias of the cell is added to its gate `gate`."""
-        owner, advice = f"model.{key}", "Leave it out, or set it to null"
-        spec = CELLS[self.cell].example(self.options, self.hidden_sizes)
-        kind = f"{gate.replace('_gate', '').replace('_', ' ')} gate"
-        if spec is not None and gate not in {each.name for each in spec.gates}:
-            raise ArgumentError(owner, f"needs a cell with a {kind}", f"cell={self.cell}", advice)
+        self._check_gate(key, gate)
+        owner, spec = f"model.{key}", CELLS[self.cell].example(self.options, self.hidden_sizes)
         if spec is not None and spec.normalised:
-            rule = f"needs a cell whose {kind} is not normalised after the bias is added"
-            raise ArgumentError(owner, rule, f"cell={self.cell}", advice)
+            rule = f"needs a cell whose {_shown(gate)} is not normalised after the bias is added"
+            raise ArgumentError(owner, rule, f"cell={self.cell}", "Leave it out, or set it to null")
         if not -math.inf < value < math.inf:
             raise ArgumentError(owner, "must be a finite number", value, "Give a number such as 1")
 
@@ -293,6 +287,14 @@ class TranslationConfig(CellSection):
             positive_int("model.target_size", self.target_size)
 
 
+def required(config: Any, name: str, advice: str = "Give the vocabulary's length") -> int:
+    """A size that is set from the data. Raises: ArgumentError: it is not set yet."""
+    size = getattr(config, name)
+    if size is None:
+        raise ArgumentError(f"model.{name}", "must be set to build a model", None, advice)
+    return size
+
+
 def with_options(values: Any) -> Any:
     """The section `model` with its old keys moved into `options`. Raises: ArgumentError: one is in both, and differs."""
     old = {key: values[key] for key in OLD_KEYS if key in values} if isinstance(values, dict) else {}
@@ -304,6 +306,11 @@ def with_options(values: Any) -> Any:
             got, advice = f"{value!r} and {options[key]!r}", f"Drop model.{key}"
             raise ArgumentError(f"model.{key}", f"must equal model.options.{key} where both are given", got, advice)
     return {key: value for key, value in values.items() if key not in old} | {"options": old | options}
+
+
+def _shown(gate: str) -> str:
+    """A gate's name in a message."""
+    return f"{gate.removesuffix('_gate').replace('_', ' ')} gate"
 
 
 def _unread(cell: Any, sizes: Collection[int] = ()) -> set[str]:

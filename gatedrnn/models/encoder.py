@@ -30,17 +30,14 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary_size, config.embedding_size)
         self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
-        self.input_dropout, self.hidden_dropout = (
-            LockedDropout(config.input_dropout),
-            LockedDropout(config.hidden_dropout),
-        )
+        self.input_dropout = LockedDropout(config.input_dropout)
+        self.hidden_dropout = LockedDropout(config.hidden_dropout)
         outputs = [size * count for size, count in zip(config.hidden_sizes, directions, strict=True)]
         shared: dict[str, Any] = {"gates": config.gates, "weight_dropout": config.weight_dropout, "backend": backend}
+        sizes = zip([config.embedding_size, *outputs], config.hidden_sizes, directions, strict=False)
         self.layers = nn.ModuleList(
             Recurrent(config.cell, before, size, bidirectional=count == 2, **shared, **config.options)
-            for before, size, count in zip(
-                [config.embedding_size, *outputs], config.hidden_sizes, directions, strict=False
-            )
+            for before, size, count in sizes
         )
         self.output_size = outputs[-1]
         nn.init.normal_(self.embedding.weight, std=WIDE)

@@ -47,13 +47,8 @@ def generate(
         raise ArgumentError("generate.top_p", "must lie in (0, 1]", top_p, "Give a number such as 0.9")
     excluded, size = sorted(set(exclude)), model.embedding.num_embeddings
     if len(excluded) >= size or not all(0 <= i < size for i in excluded):
-        got = f"{len(excluded)} ids"
-        raise ArgumentError(
-            "generate.exclude",
-            f"must be ids in 0…{size - 1}, and not all of them",
-            got,
-            "Leave some ids out of exclude",
-        )
+        rule, got = f"must be ids in 0…{size - 1}, and not all of them", f"{len(excluded)} ids"
+        raise ArgumentError("generate.exclude", rule, got, "Leave some ids out of exclude")
     device = model.embedding.weight.device
     output = model(torch.tensor(prompt, device=device)[:, None])
     while True:

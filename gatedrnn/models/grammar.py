@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.models.config import required
 from gatedrnn.models.finite import finite
 from gatedrnn.models.inside import inside
 from gatedrnn.models.loss import whole_numbers
@@ -84,11 +85,8 @@ class Grammar(PretrainedModel):
 
     def __init__(self, config: GrammarConfig, backend: str = "auto") -> None:
         super().__init__()
-        if config.vocabulary_size is None:
-            rule, advice = "must be set to build a model", "Give the vocabulary's length"
-            raise ArgumentError("model.vocabulary_size", rule, None, advice)
-        self.config = config
-        size = config.state_size
+        vocabulary_size = required(config, "vocabulary_size")
+        self.config, size = config, config.state_size
         self.start = nn.Parameter(torch.empty(1, size))
         self.symbols = nn.Parameter(torch.empty(config.nonterminals + config.preterminals, size))
         self.root = nn.Sequential(
@@ -96,7 +94,7 @@ class Grammar(PretrainedModel):
         )
         self.pairs = nn.Linear(size, (config.nonterminals + config.preterminals) ** 2)
         self.word = nn.Sequential(nn.Linear(size, size), Residual(size), Residual(size))
-        self.words = nn.Linear(size, config.vocabulary_size)
+        self.words = nn.Linear(size, vocabulary_size)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gatedrnn.cells import State, Trace
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
-from gatedrnn.models.config import LanguageModelConfig
-from gatedrnn.models.loss import IGNORED, chunked_cross_entropy, whole_numbers
+from gatedrnn.models.config import LanguageModelConfig, required
+from gatedrnn.models.loss import IGNORED, check_targets, chunked_cross_entropy, whole_numbers
 from gatedrnn.models.saving import PretrainedModel
 from gatedrnn.sequence.modes import transformed
 
@@ -60,12 +60,8 @@ class LanguageModel(PretrainedModel):
 
     def __init__(self, config: LanguageModelConfig, backend: str = "auto") -> None:
         super().__init__()
-        if config.vocabulary_size is None:
-            raise ArgumentError(
-                "model.vocabulary_size", "must be set to build a model", None, "Give the vocabulary's length"
-            )
-        self.config = config
-        self.embedding = nn.Embedding(config.vocabulary_size, config.embedding_size)
+        self.config, size = config, required(config, "vocabulary_size")
+        self.embedding = nn.Embedding(size, config.embedding_size)
         self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
         self.input_dropout = LockedDropout(config.input_dropout)
         self.hidden_dropout = LockedDropout(config.hidden_dropout)
@@ -77,7 +73,7 @@ class LanguageModel(PretrainedModel):
             for before, after in zip(widths, config.hidden_sizes, strict=False)
         )
         self.set_biases()
-        self.decoder = nn.Linear(config.hidden_sizes[-1], config.vocabulary_size)
+        self.decoder = nn.Linear(config.hidden_sizes[-1], size)
         draw_weights(self.embedding)
         if config.tied:
             nn.init.zeros_(self.decoder.bias)
@@ -139,13 +135,8 @@ class LanguageModel(PretrainedModel):
         tokens = self._ids("tokens", tokens)
         if targets is not None:
             targets = self._ids("targets", targets)
-            if targets.shape != tokens.shape or targets.device != tokens.device:
-                rule = f"must have the tokens' shape {list(tokens.shape)} and device {tokens.device}"
-                got = f"{list(targets.shape)} on {targets.device}"
-                raise ArgumentError("LanguageModel.targets", rule, got, "Give one target per token")
-        every = len(self.layers)
-        traced = range(every) if return_gates else ()
-        hidden, finals, traces = self._hidden(tokens, states, lengths, every, traced, return_gates)
+            check_targets("LanguageModel.targets", targets, tokens, "tokens")
+        hidden, finals, traces = self._hidden(tokens, states, lengths, return_gates or False)
         dropped, gates = self.output_dropout(hidden), traces if return_gates else None
         if targets is None:
             return LanguageModelOutput(self.decoder(dropped), None, finals, gates, hidden, dropped)
@@ -155,13 +146,12 @@ class LanguageModel(PretrainedModel):
 
     def advance(self, tokens: Tensor, states: States | None = None) -> tuple[Tensor, States]:
         """What the decoder reads [T, B, H], and the final states: as `forward`, without the decoder."""
-        hidden, finals, _ = self._hidden(tokens, states, None, len(self.layers), ())
+        hidden, finals, _ = self._hidden(tokens, states)
         return self.output_dropout(hidden), finals
 
     def gates(self, tokens: Tensor, states: States | None = None) -> tuple[States, list[Trace]]:
         """The final states and every layer's gates, {gate name: [T, B, N]}: as `forward`, without the decoder."""
-        every = len(self.layers)
-        return self._hidden(tokens, states, None, every, range(every))[1:]
+        return self._hidden(tokens, states, gates=True)[1:]
 
     def trace(
         self,
@@ -178,33 +168,33 @@ class LanguageModel(PretrainedModel):
         if wrong or not layers:
             rule = f"must lie in 1…{len(self.layers)}"
             raise ArgumentError("LanguageModel.layers", rule, wrong or "none", "Choose layers of the model")
-        return self._hidden(tokens, None, lengths, max(layers), [layer - 1 for layer in layers], gates)[2]
+        return self._hidden(tokens, None, lengths, gates, layers)[2]
 
     def _hidden(
         self,
         tokens: Tensor,
         states: States | None,
-        lengths: Tensor | list[int] | None,
-        depth: int,
-        traced: Collection[int],
-        gates: Collection[str] | bool = True,
+        lengths: Tensor | list[int] | None = None,
+        gates: Collection[str] | bool = False,
+        layers: Collection[int] = (),
     ) -> tuple[Tensor, States, list[Trace]]:
-        """Output of the first `depth` layers, their final states, and the traces of those in `traced` (from 0)."""
+        """Output of the highest of `layers` (from 1; empty for all), final states up to it, and traces of these layers."""
         if states is not None and len(states) != len(self.layers):
-            raise ArgumentError(
-                "LanguageModel.states", f"must have {len(self.layers)} layers", len(states), "Pass on output.states"
-            )
+            rule = f"must have {len(self.layers)} layers"
+            raise ArgumentError("LanguageModel.states", rule, len(states), "Pass on output.states")
         tokens = self._ids("tokens", tokens)
         embedded = self.embedding_dropout(self.embedding(tokens), tokens, self.embedding.num_embeddings)
         hidden = self.input_dropout(embedded)
         finals: States = []
         traces: list[Trace] = []
         outputs: list[Tensor] = []
-        for index, layer in enumerate(self.layers[:depth]):  # type: ignore[arg-type]
-            if index:
+        depth = max(layers) if layers else len(self.layers)
+        for number, layer in enumerate(self.layers[:depth], 1):  # type: ignore[arg-type]
+            if number > 1:
                 hidden = self.hidden_dropout(hidden)
-            before = None if states is None else self._given(states[index])
-            hidden, state, *found = layer(hidden, before, lengths=lengths, return_gates=index in traced and gates)
+            before = None if states is None else states[number - 1]
+            wanted = gates if not layers or number in layers else False
+            hidden, state, *found = layer(hidden, before, lengths=lengths, return_gates=wanted)
             finals.append(state if isinstance(state, tuple) else (state,))
             traces += found[0] if found else []
             outputs = [*outputs, hidden] if self.config.skip_connections else [hidden]
@@ -226,9 +216,6 @@ class LanguageModel(PretrainedModel):
             advice = "Encode with the model's vocabulary"
             raise ArgumentError(owner, f"ids must lie in 0…{size - 1}", int(wrong[0]), advice)
         return ids
-
-    def _given(self, state: State) -> Any:
-        return state[0] if len(state) == 1 else state
 
 
 torch.serialization.add_safe_globals([LanguageModelConfig])  # a checkpoint's hyperparameters, under weights_only=True

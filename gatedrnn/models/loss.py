@@ -55,19 +55,16 @@ def chunked_cross_entropy(
         not finite.
     """
     if not 0 <= adversarial_softmax < float("inf"):
-        rule = "must be a finite number of at least 0"
-        raise ArgumentError(
-            "chunked_cross_entropy.adversarial_softmax", rule, adversarial_softmax, "Give 0 to switch it off"
-        )
+        owner, rule = "chunked_cross_entropy.adversarial_softmax", "must be a finite number of at least 0"
+        raise ArgumentError(owner, rule, adversarial_softmax, "Give 0 to switch it off")
     targets = whole_numbers("chunked_cross_entropy.targets", targets, "[N]", "Flatten them")
     if hidden.shape[:-1] != targets.shape:
         rule, got = f"must be one for each row of hidden {list(hidden.shape)}", list(targets.shape)
         raise ArgumentError("chunked_cross_entropy.targets", rule, got, "Give one target per token")
     if not _chunkable(hidden, weight, bias, targets):
         return _at_once(hidden, weight, bias, targets, divisor, adversarial_softmax)
-    autocast = (
-        torch.is_autocast_enabled(hidden.device.type) and weight.dtype != torch.float64
-    )  # it leaves that as it is
+    # autocast leaves float64 as it is
+    autocast = torch.is_autocast_enabled(hidden.device.type) and weight.dtype != torch.float64
     dtype = torch.get_autocast_dtype(hidden.device.type) if autocast else weight.dtype
     if dtype == torch.float16:  # a gradient divided by N is lost in it, before a GradScaler can scale it
         dtype = torch.float32
@@ -96,6 +93,14 @@ def whole_numbers(owner: str, ids: Tensor, shape: str, advice: str) -> Tensor:
         got = f"{ids.dtype} {list(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         raise ArgumentError(owner, f"must be integers {shape}", got, advice)
     return ids.long()
+
+
+def check_targets(owner: str, targets: Tensor, given: Tensor, name: str) -> None:
+    """Raises ArgumentError: there is not one target beside each of the ids `given`, which are the `name`."""
+    if targets.shape != given.shape or targets.device != given.device:
+        rule = f"must have the {name}' shape {list(given.shape)} and device {given.device}"
+        got = f"{list(targets.shape)} on {targets.device}"
+        raise ArgumentError(owner, rule, got, "Give one target per token")
 
 
 def _chunkable(*tensors: Tensor) -> bool:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gatedrnn.core.errors import ArgumentError
-from gatedrnn.models.config import PairClassifierConfig
+from gatedrnn.models.config import PairClassifierConfig, required
 from gatedrnn.models.encoder import Encoder
 from gatedrnn.models.saving import PretrainedModel
 
@@ -29,18 +28,16 @@ class PairClassifier(PretrainedModel):
 
     def __init__(self, config: PairClassifierConfig, backend: str = "auto") -> None:
         super().__init__()
-        for name in ("vocabulary_size", "classes"):
-            if getattr(config, name) is None:
-                raise ArgumentError(f"model.{name}", "must be set to build a model", None, "Set it from the data")
-        self.config = config
-        self.encoder = Encoder(
-            config, config.vocabulary_size or 0, [1 + config.bidirectional] * len(config.hidden_sizes), backend
+        vocabulary_size, classes = (
+            required(config, name, "Set it from the data") for name in ("vocabulary_size", "classes")
         )
+        self.config, directions = config, [1 + config.bidirectional] * len(config.hidden_sizes)
+        self.encoder = Encoder(config, vocabulary_size, directions, backend)
         size = self.encoder.output_size
         inner = config.head_size or size
         self.head = nn.Sequential(
             nn.Dropout(config.head_dropout), nn.Linear(4 * size, inner), nn.ELU(),
-            nn.Dropout(config.head_dropout), nn.Linear(inner, config.classes or 0),
+            nn.Dropout(config.head_dropout), nn.Linear(inner, classes),
         )  # fmt: skip
 
     def forward(self, left_TB: Tensor, right_TB: Tensor, left_B: Tensor, right_B: Tensor) -> Tensor:

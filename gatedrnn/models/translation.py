@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from gatedrnn.cells import State, Trace
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
-from gatedrnn.models.config import TranslationConfig
+from gatedrnn.models.config import TranslationConfig, required
 from gatedrnn.models.encoder import WIDE, Encoder
-from gatedrnn.models.loss import IGNORED, chunked_cross_entropy, whole_numbers
+from gatedrnn.models.loss import IGNORED, check_targets, chunked_cross_entropy, whole_numbers
 from gatedrnn.models.saving import PretrainedModel
 
 
@@ -79,17 +79,10 @@ class TranslationModel(PretrainedModel):
 
     def __init__(self, config: TranslationConfig, backend: str = "auto") -> None:
         super().__init__()
-        for name in ("vocabulary_size", "target_size"):
-            if getattr(config, name) is None:
-                raise ArgumentError(
-                    f"model.{name}", "must be set to build a model", None, "Give the vocabulary's length"
-                )
-        source_size, target_size = config.vocabulary_size or 0, config.target_size or 0
+        source_size, target_size = required(config, "vocabulary_size"), required(config, "target_size")
         if config.shared_embedding and source_size != target_size:
-            got = f"{source_size} and {target_size} tokens"
-            raise ArgumentError(
-                "model.shared_embedding", "needs one vocabulary for both sides", got, "Set data.joint: true"
-            )
+            rule, got = "needs one vocabulary for both sides", f"{source_size} and {target_size} tokens"
+            raise ArgumentError("model.shared_embedding", rule, got, "Set data.joint: true")
         self.config = config
         self.encoder = Encoder(config, source_size, [2, *[1] * (len(config.hidden_sizes) - 1)], backend)
         E, M, first = config.embedding_size, self.encoder.output_size, config.decoder_sizes[0]
@@ -98,10 +91,8 @@ class TranslationModel(PretrainedModel):
         if config.shared_embedding:
             self.embedding.weight = self.encoder.embedding.weight
         self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
-        self.input_dropout, self.hidden_dropout = (
-            LockedDropout(config.input_dropout),
-            LockedDropout(config.hidden_dropout),
-        )
+        self.input_dropout = LockedDropout(config.input_dropout)
+        self.hidden_dropout = LockedDropout(config.hidden_dropout)
         shared: dict[str, Any] = {"gates": config.gates, "weight_dropout": config.weight_dropout, "backend": backend}
         above = [size + M if k == 0 else size for k, size in enumerate(config.decoder_sizes)]
         self.layers = nn.ModuleList(
@@ -140,10 +131,7 @@ class TranslationModel(PretrainedModel):
         owner = "TranslationModel.targets_TB"
         if targets_TB is not None:
             targets_TB = whole_numbers(owner, targets_TB, "[T, B]", "Time comes first")
-            if targets_TB.shape != inputs_TB.shape or targets_TB.device != inputs_TB.device:
-                rule = f"must have the inputs' shape {list(inputs_TB.shape)} and device {inputs_TB.device}"
-                got = f"{list(targets_TB.shape)} on {targets_TB.device}"
-                raise ArgumentError(owner, rule, got, "Give one target per token")
+            check_targets(owner, targets_TB, inputs_TB, "inputs")
         source = self.encode(source_TB, source_B)
         if targets_TB is None:
             return self.decode(source, inputs_TB, target_B).scores
@@ -186,9 +174,7 @@ class TranslationModel(PretrainedModel):
         hidden, context_TBM, attention_TBS, finals, traces = self.input_dropout(embedded), None, None, [], []
         for k, layer in enumerate(self.layers):
             hidden = self.hidden_dropout(hidden) if k else hidden
-            state = source.states[k]
-            before = state[0] if len(state) == 1 else state
-            hidden, after, *found = layer(hidden, before, lengths=target_B, return_gates=return_gates)
+            hidden, after, *found = layer(hidden, source.states[k], lengths=target_B, return_gates=return_gates)
             traces += found[0] if found else []
             finals.append(after if isinstance(after, tuple) else (after,))
             if k == 0:

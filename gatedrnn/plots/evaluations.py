@@ -10,9 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from gatedrnn.core.files import write_text, write_with
-from gatedrnn.plots.numbers import counts, percent, score
+from gatedrnn.plots.numbers import PROTOCOLS, in_words, interval, judged_cells, percent, score
 from gatedrnn.plots.page import KEY, bars, card, draw, page, sentence_card, table, tiles
-from gatedrnn.plots.report import PROTOCOLS
 from gatedrnn.plots.trees import length_curves, save, to_svg
 
 
@@ -36,26 +35,20 @@ def write_parsing_report(
     trivial = {name: value for name, value in others.items() if value is not None}
     best = max(trivial, key=lambda name: trivial[name], default=None)
     said = {f"F1 of the trees (protocol B, {results['algorithm']})": _shown(scores, "model")}
-    said |= {f"best trivial parser ({_title(best)})": f"{trivial[best]:.1f}"} if best else {}
+    said |= {f"best trivial parser ({in_words(best)})": f"{trivial[best]:.1f}"} if best else {}
     said |= {"best score that binary trees can reach": _shown(scores, "upper_bound")}
     said |= {"sentences": f"{results['sentences']:,}"}
-    figure = _lengths(results["by_length"])
-    body = [f"<p>{escape(about['how'])}</p>", tiles({k: v for k, v in said.items() if v})]
-    body += [
+    figure, columns = _lengths(results["by_length"]), ("trees", *PROTOCOLS)
+    body = [
+        f"<p>{escape(about['how'])}</p>",
+        tiles({k: v for k, v in said.items() if v}),
         "<h2>Unlabelled F1</h2>",
-        bars((_title(name), s["B"], name == "model") for name, s in scores.items()),
-    ]
-    body += [
-        table(
-            ("trees", *PROTOCOLS),
-            ((name, [score(v, 2) for v in s.values()], name == about["row"]) for name, s in rows),
-        )
+        bars((in_words(name), s["B"], name == "model") for name, s in scores.items()),
+        table(columns, ((name, [score(v, 2) for v in s.values()], name == about["row"]) for name, s in rows)),
     ]
     if intervals:
-        body += [
-            "<p>95 % intervals over bootstrap samples of the sentences:</p>",
-            table(("trees", *PROTOCOLS), _ranges(intervals)),
-        ]
+        ranges = ((in_words(name), list(map(interval, by.values())), name == "model") for name, by in intervals.items())
+        body += ["<p>95 % intervals over bootstrap samples of the sentences:</p>", table(columns, ranges)]
     body += ["<h2>By length</h2>", card("F1 by protocol B", to_svg(figure))]
     body += _recall(results["label_recall"]) + _agreement(results) + _depth(results["depth"])
     if sentences:
@@ -84,18 +77,14 @@ def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], 
     for name, found in results.items():
         rows = [(title, _hundred(judged["accuracy"]), True) for title, judged in found["phenomena"].items()]
         body += [f"<h2>{escape(name)}</h2>", bars(rows, chance=50)]
-    columns = ("phenomenon", *results, "pairs", "skipped", "identical")
+    counted = ("pairs", "skipped", "identical")
     cells = []
     for title in first["phenomena"]:
         each = [found["phenomena"][title] for found in results.values()]
-        numbers = [counts(each, key) for key in ("pairs", "skipped", "identical")]
-        cells.append((title, [*(percent(one["accuracy"]) for one in each), *numbers], False))
-    body += ["<h2>All scores</h2>", table(columns, [*cells, ("mean", [*means.values(), "", "", ""], True)])]
+        cells.append((title, judged_cells(each, counted), False))
+    cells.append(("mean", [*means.values(), "", "", ""], True))
+    body += ["<h2>All scores</h2>", table(("phenomenon", *results, *counted), cells)]
     write_text(folder / "report.html", page(f"Minimal pairs of {about['pairs']}", "\n".join(body), about["command"]))
-
-
-def _title(name: str | None) -> str:
-    return (name or "").replace("_", " ")
 
 
 def _shown(scores: Mapping[str, Mapping[str, float | None]], name: str) -> str:
@@ -108,37 +97,26 @@ def _hundred(share: float | None) -> float | None:
 
 def _lengths(parts: Mapping[str, Any]) -> Figure:
     series = {
-        _title(name): [math.nan if (b := part["scores"][name]["B"]) is None else b for part in parts.values()]
+        in_words(name): [math.nan if (b := part["scores"][name]["B"]) is None else b for part in parts.values()]
         for name in next(iter(parts.values()))["scores"]
     }
     return length_curves(list(parts), [part["sentences"] for part in parts.values()], series)
 
 
-def _ranges(intervals: Mapping[str, Mapping[str, Sequence[float] | None]]) -> list[tuple[str, list[str], bool]]:
-    return [
-        (_title(n), ["–" if found is None else f"{found[0]:.1f}–{found[1]:.1f}" for found in by.values()], n == "model")
-        for n, by in intervals.items()
-    ]
-
-
 def _recall(recall: Mapping[str, Mapping[str, float]]) -> list[str]:
     rows = [(f"{label} ({found['count']:,})", found["recall"], True) for label, found in list(recall.items())[:15]]
-    return (
-        [
-            "<h2>Recall by label</h2>",
-            "<p>Share of gold constituents that were found (number of gold constituents).</p>",
-            bars(rows),
-        ]
-        if rows
-        else []
-    )
+    if not rows:
+        return []
+    told = "<p>Share of gold constituents that were found (number of gold constituents).</p>"
+    return ["<h2>Recall by label</h2>", told, bars(rows)]
 
 
 def _agreement(results: Mapping[str, Any]) -> list[str]:
     if "voters" not in results:
         return []
     names = [
-        f"{k}: {voter['run']}, " + (f"layer {voter['layer']}, {_title(voter['gate'])}" if voter["gate"] else "grammar")
+        f"{k}: {voter['run']}, "
+        + (f"layer {voter['layer']}, {in_words(voter['gate'])}" if voter["gate"] else "grammar")
         for k, voter in enumerate(results["voters"], 1)
     ]
     rows = [(name, [score(v) for v in row], False) for name, row in zip(names, results["agreement"], strict=True)]
@@ -151,7 +129,7 @@ def _agreement(results: Mapping[str, Any]) -> list[str]:
 
 
 def _depth(depths: Mapping[str, float]) -> list[str]:
-    rows = [(_title(name), [f"{value:.1f}"], name == "model") for name, value in depths.items()]
+    rows = [(in_words(name), [f"{value:.1f}"], name == "model") for name, value in depths.items()]
     return [
         "<h2>Depth</h2>",
         "<p>The largest number of constituents above one word, averaged over sentences.</p>",

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gatedrnn.plots.numbers import in_words
 from gatedrnn.plots.trees import AGREED, FAINT, INK, OWN
 
 COLORS = (AGREED, OWN, "#4338ca", "#a16207", "#0ea5e9", "#9f1239", "#64748b", "#65a30d")
@@ -46,7 +47,7 @@ def histograms(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         axes.tick_params(labelsize=7, color=FAINT)
         axes.set_ylim(0, axes.get_ylim()[1] * (1 + 0.1 * len(axes.texts)))
         if row == 0:
-            axes.set_title(name.replace("_", " "), fontsize=9, color=INK)
+            axes.set_title(in_words(name), fontsize=9, color=INK)
         if column == 0:
             axes.set_ylabel(f"layer {_name(runs, row)}\n% of values", fontsize=8)
     _name_models(figure, runs)

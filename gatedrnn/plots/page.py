@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from gatedrnn.plots.numbers import score
 from gatedrnn.plots.trees import to_svg, tree_and_gates
 
 _STYLE = """
@@ -63,8 +64,7 @@ def bars(rows: Iterable[tuple[str, float | None, bool]], *, chance: float | None
 def _bar(name: str, percent: float | None, model: bool, mark: str) -> str:
     kind = ' class="model"' if model else ""
     bar = f'<div class="bar"><i{kind} style="width:{percent or 0:.2f}%"></i>{mark}</div>'
-    shown = "–" if percent is None else f"{percent:.1f}"
-    return f'<div>{escape(name)}</div>{bar}<div class="num">{shown}</div>'
+    return f'<div>{escape(name)}</div>{bar}<div class="num">{score(percent)}</div>'
 
 
 def table(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str], bool]]) -> str:

@@ -62,7 +62,9 @@ def tree_and_gates(
     if heats:
         legend = "master gate of each word, low units at the bottom: pale is 0, dark is 1"
         heats[-1].set_xlabel(legend, fontsize=7.5, color=FAINT)
-    return _figure(top)
+    figure = top.figure
+    assert isinstance(figure, Figure)
+    return figure
 
 
 def length_curves(names: Sequence[str], sentences: Sequence[int], series: Mapping[str, Sequence[float]]) -> Figure:
@@ -72,9 +74,8 @@ def length_curves(names: Sequence[str], sentences: Sequence[int], series: Mappin
     """
     figure = Figure(figsize=(6.8, 3.4), layout="constrained")
     axes = figure.add_subplot()
-    colors = (AGREED, *_SOFT)
     for k, (name, values) in enumerate(series.items()):
-        width, color = (2.4, AGREED) if k == 0 else (1.3, colors[1 + (k - 1) % len(_SOFT)])
+        width, color = (2.4, AGREED) if k == 0 else (1.3, _SOFT[(k - 1) % len(_SOFT)])
         axes.plot(range(len(names)), values, marker="o", markersize=3 + width, linewidth=width, color=color, label=name)
     axes.set_xticks(range(len(names)), [f"{name}\n({count})" for name, count in zip(names, sentences, strict=True)])
     axes.set_xlabel("words in the sentence (sentences)")
@@ -153,12 +154,6 @@ def _axes(words: int, heights: list[float], heats: int) -> list[Axes]:
     return panels
 
 
-def _figure(axes: Axes) -> Figure:
-    figure = axes.figure
-    assert isinstance(figure, Figure)
-    return figure
-
-
 def _draw_distances(axes: Axes, distances: Sequence[float]) -> None:
     """A bar before each word but the first, whose distance cuts nothing; heights from the smallest to the largest."""
     values = np.asarray(distances[1:], dtype=float)
@@ -202,20 +197,8 @@ def _draw_tree(axes: Axes, levels: dict[Span, int], other: set[Span], labels: di
             axes.plot([position(child), position(child), x], [low, level, level], color=color, linewidth=1.5)
         if labels:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-            text = labels.get(span, "")
-            axes.text(
-                x,
-                level + 0.1,
-                text,
-                ha="center",
-                va="bottom",
-                size=7.5,
-                color=color,
-                weight="bold",
-                bbox=box,
-                zorder=3,
-                parse_math=False,
-            )
+            how: dict[str, Any] = {"ha": "center", "va": "bottom", "size": 7.5, "weight": "bold", "zorder": 3}
+            axes.text(x, level + 0.1, labels.get(span, ""), color=color, bbox=box, parse_math=False, **how)
     axes.set_ylim(-0.2, max(levels.values(), default=0) + 0.75)
 
 

@@ -85,7 +85,7 @@ class Draw:
 
 
 def real_of(dtype: torch.dtype) -> torch.dtype:
-    """The type that noise is drawn in."""
+    """The type that noise is drawn in, and that states and biases have on a GPU, beside tensors of `dtype`."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

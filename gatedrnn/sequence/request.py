@@ -44,18 +44,8 @@ class Request:
 
     def _slots(self) -> tuple[Tensor | None, ...]:
         p, noise = self.params, None if isinstance(self.noise, Draw) else self.noise
-        return (
-            self.x_TBD,
-            *self.state,
-            p.weight_ih,
-            p.weight_hh,
-            p.bias_ih,
-            p.bias_hh,
-            p.weight_hr,
-            *p.extras.values(),
-            noise,
-            self.lengths_B,
-        )
+        weights = (p.weight_ih, p.weight_hh, p.bias_ih, p.bias_hh, p.weight_hr, *p.extras.values())
+        return self.x_TBD, *self.state, *weights, noise, self.lengths_B
 
     def description(self) -> tuple[Hashable, ...] | None:
         """What decides whether a backend can run it, where nothing but numbers is wanted (see `described`); else None.

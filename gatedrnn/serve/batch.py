@@ -11,6 +11,7 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gatedrnn.core.errors import GatedRNNError
 from gatedrnn.models import LanguageModel
@@ -18,7 +19,7 @@ from gatedrnn.models.finite import finite
 from gatedrnn.models.language_model import States
 from gatedrnn.serve.cache import Snapshot, StateCache
 from gatedrnn.serve.limits import MOST_ROWS, Limits
-from gatedrnn.serve.rows import Event, Prompt, Row, Ticket, padded, score
+from gatedrnn.serve.rows import Event, Prompt, Row, Ticket, score
 from gatedrnn.training.run import Run
 
 _DECODED = 16  # rows of each product of the decoder
@@ -149,5 +150,5 @@ class Batch:
 
     def _decoded(self, hidden_BH: Tensor) -> Tensor:
         """Logits [B, V]: a product of 16 rows at a time, so that each row has the same bits whatever is beside it."""
-        groups = padded(hidden_BH, _DECODED).split(_DECODED)
+        groups = F.pad(hidden_BH, (0, 0, 0, -len(hidden_BH) % _DECODED)).split(_DECODED)
         return torch.cat([self._model.decoder(group) for group in groups])[: len(hidden_BH)]

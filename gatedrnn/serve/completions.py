@@ -44,9 +44,8 @@ def read_prompts(body: CompletionBody, run: Run, limits: Limits) -> list[Read]:
         if total > limits.prompt_tokens:
             many = ", counted n times with echo and logprobs" if times > 1 else ""
             rule = f"must be at most {limits.prompt_tokens} tokens in one request{many}; got {total} or more"
-            raise RefusedError(
-                400, f"prompt: {rule}. Send a shorter prompt", param="prompt", code="context_length_exceeded"
-            )
+            message = f"prompt: {rule}. Send a shorter prompt"
+            raise RefusedError(400, message, param="prompt", code="context_length_exceeded")
     return found
 
 
@@ -128,8 +127,9 @@ class Completion:
         def send(events: list[Event] | Exception) -> None:
             loop.call_soon_threadsafe(found.put_nowait, events)
 
-        ticket = Ticket(send, quiet=not self._body.stream)
-        self._engine.complete(self._name, self._prompts(ticket))
+        ticket, count = Ticket(send, quiet=not self._body.stream), self._body.n
+        prompts = [Prompt(ticket, self._wanted, *read[:2], k * count, read[2]) for k, read in enumerate(self._read)]
+        self._engine.complete(self._name, prompts)
         try:
             while left:
                 async with asyncio.timeout_at(deadline):
@@ -145,10 +145,6 @@ class Completion:
             raise late(self._engine.limits.seconds) from None
         finally:
             ticket.gone = True
-
-    def _prompts(self, ticket: Ticket) -> list[Prompt]:
-        each = enumerate(self._read)
-        return [Prompt(ticket, self._wanted, *read[:2], k * self._body.n, read[2]) for k, read in each]
 
     async def whole(self) -> dict[str, Any]:
         """The answer at once. Raises: RefusedError."""

@@ -122,8 +122,7 @@ class Engine:
 
     def _receive(self) -> None:
         """Take in what has come; where there is nothing to do, wait for it."""
-        idle = not self._jobs and not any(batch.busy for batch in self._batches.values())
-        if idle:
+        if not self._jobs and not any(batch.busy for batch in self._batches.values()):
             self._take(self._inbox.get())
         while not self._inbox.empty():
             self._take(self._inbox.get())

@@ -40,9 +40,8 @@ class RefusedError(Exception):
 
     def content(self) -> dict[str, Any]:
         """OpenAI's form of an error."""
-        kind = {429: "rate_limit_error"}.get(
-            self.status, "server_error" if self.status >= 500 else "invalid_request_error"
-        )
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
         line = " ".join(self.message.split())
         return {"error": {"message": line, "type": kind, "param": self.param, "code": self.code}}
 
@@ -154,9 +153,8 @@ class Guard:
             async with asyncio.timeout(self._limits.seconds):
                 return await self._read(headers, receive)
         except TimeoutError:
-            raise RefusedError(
-                408, f"body: must arrive within {self._limits.seconds:g} seconds", code="timeout"
-            ) from None
+            message = f"body: must arrive within {self._limits.seconds:g} seconds"
+            raise RefusedError(408, message, code="timeout") from None
 
     async def _read(self, headers: dict[bytes, str], receive: Receive) -> bytes | None:
         """The body. One that is too large is read on, and dropped, for a while: else the client never sees the refusal."""

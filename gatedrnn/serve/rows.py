@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
-import torch
 from torch import Tensor
 
 from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.models.finite import finite
 from gatedrnn.serve.cache import Snapshot
-from gatedrnn.serve.sampling import Sampler, Sampling, log_probabilities
+from gatedrnn.serve.sampling import Sampler, Sampling
 from gatedrnn.serve.text import Piece, Pieces, Scored, Stops
 
 
@@ -175,16 +174,14 @@ class Row:
 
 
 def score(logits_V: Tensor, token: int, most: int) -> tuple[float, list[tuple[int, float]]]:
-    """A token's log-probability in nats, and ids and log-probabilities of the `most` most probable ones, its own at last."""
-    logs_V = log_probabilities(logits_V)
+    """A token's log-probability in nats, and ids and log-probabilities of the `most` most probable ones, its own at last.
+
+    Computed in float64, before temperature and bias.
+    """
+    logs_V = logits_V.double().log_softmax(-1)
     own = float(logs_V[token])
     values, ids = logs_V.topk(min(most, len(logs_V)))
     return own, [*zip(ids.tolist(), values.tolist(), strict=True), (token, own)]
-
-
-def padded(rows_BH: Tensor, size: int) -> Tensor:
-    """Rows [B, H], and rows of zeros to a multiple of `size`."""
-    return torch.nn.functional.pad(rows_BH, (0, 0, 0, -len(rows_BH) % size))
 
 
 def _named(vocabulary: Vocabulary, pieces: Pieces, best: list[tuple[int, float]], own: str) -> dict[str, float]:

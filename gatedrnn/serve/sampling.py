@@ -54,8 +54,3 @@ class Sampler:
             return int(logits_V.argmax())
         weights_V = sampling_weights(logits_V.double(), self._sampling.temperature, top_p=self._sampling.top_p)
         return int(torch.multinomial(weights_V, 1, generator=self._generator))
-
-
-def log_probabilities(logits_V: Tensor) -> Tensor:
-    """log softmax [V] in float64, before temperature and bias."""
-    return logits_V.double().log_softmax(-1)

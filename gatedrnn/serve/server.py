@@ -62,17 +62,14 @@ def loopback(host: str) -> bool:
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises: ArgumentError: the port is taken or out of range, or there is no such host."""
     if not 0 <= port < 1 << 16:
-        raise ArgumentError(
-            "serve.port", "must lie in 0…65535", port, "Give a number such as 8000, or 0 for a free one"
-        )
+        advice = "Give a number such as 8000, or 0 for a free one"
+        raise ArgumentError("serve.port", "must lie in 0…65535", port, advice)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as error:
-        got = f"{host}:{port}, {getattr(error, 'strerror', None) or error}"
-        raise ArgumentError(
-            "serve.port", "must be a free port at an address of this machine", got, "Choose another one"
-        ) from error
+        rule, got = "must be a free port at an address of this machine", getattr(error, "strerror", None) or error
+        raise ArgumentError("serve.port", rule, f"{host}:{port}, {got}", "Choose another one") from error
 
 
 def address(bound: socket.socket) -> str:

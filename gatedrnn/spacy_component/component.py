@@ -19,7 +19,7 @@ from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.core.files import write_folder
 from gatedrnn.core.forks import at_fork
-from gatedrnn.data import MAPPINGS, align_words
+from gatedrnn.data import MAPPINGS, Aligned, align_words
 from gatedrnn.models.saving import holds_trained
 from gatedrnn.spacy_component.constituents import LABEL, add_extensions
 from gatedrnn.studies.parsing import GATES, Layer, default_layer, has_distances, layer_named, parse_sentences
@@ -31,9 +31,8 @@ NAME = "gatedrnn"
 _ASSIGNS = [f"token._.{name}" for name in ("surprisal", "distance")]
 _ASSIGNS += [f"span._.{name}" for name in ("parse_string", "constituents", "labels")]
 
-at_fork(
-    after_in_child=lambda: torch.set_num_threads(1)
-)  # nlp.pipe(n_process=2): PyTorch's threads do not survive a fork
+# nlp.pipe(n_process=2): PyTorch's threads do not survive a fork
+at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 @Language.factory(
@@ -175,20 +174,22 @@ class Component(Pipe):
         """Set what the run says of documents."""
         sentences = [list(sentence) for doc in docs for sentence in _sentences(doc)]
         run, trees = self.run, self._why_no_trees()
-        words = [[token.text for token in sentence] for sentence in sentences]
-        spaces = [[bool(token.whitespace_) for token in sentence] for sentence in sentences]
-        lines = (
-            align_words(run.vocabulary, *each, self.mapping or "exact") for each in zip(words, spaces, strict=True)
-        )
+        lines = (self._aligned(sentence) for sentence in sentences)
         records = read(run.model, run.vocabulary, lines, layer=self.layer, gate=self.gate)
         for tokens, record in zip(sentences, records, strict=True):
             rows = (record[name][:-1] for name in ("tokens", "surprisal_bits", "distances"))
             for token, pieces, bits, distance in zip(tokens, *rows, strict=True):
-                _set(token, bits if pieces or not token.is_space else None, distance)
+                token._.surprisal = bits if pieces or not token.is_space else None
+                token._.distance = distance
         if not trees:
             self._set_distances(sentences)
         for doc in docs:
             doc._.gatedrnn = {"algorithm": self.algorithm, "label": LABEL, "why_no_trees": trees}
+
+    def _aligned(self, sentence: list[Token]) -> Aligned:
+        """Its words and the run's tokens."""
+        words, spaces = [token.text for token in sentence], [bool(token.whitespace_) for token in sentence]
+        return align_words(self.run.vocabulary, words, spaces, self.mapping or "exact")
 
     def _set_distances(self, sentences: list[list[Token]]) -> None:
         """Distances as `parse` reads them."""
@@ -239,9 +240,8 @@ def _files(data: bytes) -> dict[str, bytes]:
     except (ValueError, TypeError):
         files = None
     if not isinstance(files, dict) or not all(isinstance(content, bytes) for content in files.values()):
-        raise DataError(
-            f"{NAME}.from_bytes", "must get what to_bytes gave", f"{len(data)} other bytes", "Save it again"
-        )
+        got = f"{len(data)} other bytes"
+        raise DataError(f"{NAME}.from_bytes", "must get what to_bytes gave", got, "Save it again")
     return files
 
 
@@ -260,8 +260,3 @@ def _sentences(doc: Doc) -> Iterator[Span]:
         advice = 'Add one before it: nlp.add_pipe("sentencizer"), or a parser'
         raise ArgumentError(NAME, "needs sentence boundaries", repr(doc.text[:30]), advice)
     return doc.sents
-
-
-def _set(token: Token, bits: float | None, distance: float | None) -> None:
-    token._.surprisal = bits
-    token._.distance = distance

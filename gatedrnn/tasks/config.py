@@ -15,8 +15,6 @@ WINDOWS = (
 )  # fmt: skip
 """Keys of windows of a stream, of penalties on what its layers give, and of its softmax."""
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
-
-
 LARGEST_SEED = 2**32 - 1
 
 
@@ -140,10 +138,6 @@ class TrainingConfig:
             if getattr(self, name) and self.unit == "sentence":
                 advice = f"Leave {name} out, or set unit: stream"
                 raise ArgumentError(f"training.{name}", "needs unit: stream", "unit: sentence", advice)
-        self._check_average_decay()
-
-    def _check_average_decay(self) -> None:
-        """Raises ArgumentError: it does not lie in [0, 1)."""
         if self.average_decay is not None and not 0 <= self.average_decay < 1:
             advice = "Give a number such as 0.999"
             raise ArgumentError("training.average_decay", "must lie in [0, 1)", self.average_decay, advice)
@@ -162,10 +156,8 @@ class TrainingConfig:
         if not 0 <= self.peak_beta < 1:
             raise ArgumentError("training.peak_beta", "must lie in [0, 1)", self.peak_beta, "Give a number such as 0.7")
         if self.schedule != "one_cycle" or self.optimizer == "sgd":
-            rule, got = (
-                "needs schedule: one_cycle and optimizer: adam or adamw",
-                f"{self.schedule} and {self.optimizer}",
-            )
+            rule = "needs schedule: one_cycle and optimizer: adam or adamw"
+            got = f"{self.schedule} and {self.optimizer}"
             raise ArgumentError("training.peak_beta", rule, got, "Leave it out")
 
 

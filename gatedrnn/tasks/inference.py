@@ -1,6 +1,5 @@
 """Logical inference: which of seven relations holds between two formulae."""
 
-import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -121,8 +120,8 @@ class Inference:
     def checksum(self, split: str) -> int:
         """Of a split's pairs."""
         pairs = self.pairs[split]
-        arrays = (pairs.labels, *(each for side in (pairs.left, pairs.right) for each in (side.lengths_N, side.tokens)))
-        return functools.reduce(lambda total, array: checksum(array, total), arrays, 0)
+        sides = (each for side in (pairs.left, pairs.right) for each in (side.lengths_N, side.tokens))
+        return checksum(pairs.labels, *sides)
 
     def write(self, folder: Path) -> None:
         """The vocabulary."""

@@ -65,8 +65,9 @@ class LanguageModelling(OfCorpus):
     def checksum(self, split: str) -> int:
         """Of a split's tokens, and of what a teacher says of them."""
         found = super().checksum(split)
-        known = self.teacher is not None and split in self.teacher.heights
-        return self.teacher.checksum(split, found) if self.teacher is not None and known else found
+        if self.teacher is None or split not in self.teacher.heights:
+            return found
+        return self.teacher.checksum(split, found)
 
     def write(self, folder: Path) -> None:
         """The vocabulary, and the teacher."""
@@ -170,7 +171,7 @@ class LanguageModelling(OfCorpus):
     ) -> tuple[float, int]:
         """Perplexity."""
         tokens = text["text"][:most]
-        return evaluate(model, tokens, held, batch_size=min(batch_size, len(tokens))).perplexity, len(tokens)
+        return evaluate(model, tokens, held, batch_size=batch_size).perplexity, len(tokens)
 
     @staticmethod
     def gates(model: Any, held: Vocabulary, text: Corpus, batch_size: int) -> Iterator[list[LayerGates]]:

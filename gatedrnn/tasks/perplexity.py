@@ -75,7 +75,7 @@ def evaluate(
             total, count = _by_sentence(model, tokens, eos)
         else:
             length = dynamic.segment if dynamic else sequence_length
-            batches = _batches(model, tokens, min(batch_size, len(tokens)), length, eos)
+            batches = _batches(model, tokens, batch_size, length, eos)
             plain = not (cache or dynamic) and temperature == 1
             total, count = _plain(model, batches) if plain else _adaptive(model, batches, temperature, cache, dynamic)
     loss = total / count
@@ -97,7 +97,7 @@ def best_temperature(model: nn.Module, tokens: np.ndarray, vocabulary: Vocabular
     """
     totals, states = torch.zeros(len(TEMPERATURES), dtype=torch.float64), None
     with evaluating(model):
-        for inputs_TB, targets_TB in _batches(model, tokens, min(batch_size, len(tokens)), 35, vocabulary.ids[EOS]):
+        for inputs_TB, targets_TB in _batches(model, tokens, batch_size, 35, vocabulary.ids[EOS]):
             output = model(inputs_TB, states)
             states = output.states
             for k, temperature in enumerate(TEMPERATURES):
@@ -108,7 +108,7 @@ def best_temperature(model: nn.Module, tokens: np.ndarray, vocabulary: Vocabular
 def _batches(model: nn.Module, tokens: np.ndarray, size: int, length: int, eos: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and targets [T, B] of every window, on the model's device; a window of padding alone is left out."""
     device = next(model.parameters()).device
-    for window in windows(tokens, size, length, eos):
+    for window in windows(tokens, min(size, len(tokens)), length, eos):
         if window.count:
             yield torch.from_numpy(window.inputs_TB).to(device), torch.from_numpy(window.targets_TB).to(device)
 

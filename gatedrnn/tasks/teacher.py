@@ -127,7 +127,7 @@ class Teacher:
     def checksum(self, split: str, before: int) -> int:
         """Of what is learned, or scored, of a split, after its text's `before`."""
         how = np.frombuffer(to_json(asdict(self.how)).encode(), np.uint8)
-        return checksum(self.heights[split], checksum(how, before))
+        return checksum(how, self.heights[split], before=before)
 
     def loss(self, output: LanguageModelOutput, batch: Window, device: torch.device) -> Tensor:
         """The weighted tree loss of a batch, of whose layers the gate `GATE` was asked for."""

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 
-def checksum(tokens: np.ndarray, before: int = 0) -> int:
-    """CRC-32 of a token array, which may be a memory map, after what `before` is the checksum of."""
-    for start in range(0, len(tokens), 1 << 22):
-        before = zlib.crc32(np.ascontiguousarray(tokens[start : start + (1 << 22)]).tobytes(), before)
+def checksum(*arrays: np.ndarray, before: int = 0) -> int:
+    """CRC-32 of arrays one after another, which may be memory maps, after what `before` is the checksum of."""
+    for array in arrays:
+        for start in range(0, len(array), 1 << 22):
+            before = zlib.crc32(np.ascontiguousarray(array[start : start + (1 << 22)]).tobytes(), before)
     return before
 
 

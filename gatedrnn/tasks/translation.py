@@ -1,6 +1,5 @@
 """Translation: predict each token of a sentence's translation, by an encoder, a decoder and attention."""
 
-import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -94,10 +93,8 @@ class Translation:
     def make(folder: Path, seed: int, data: ParallelDataConfig) -> None:
         """Write the built-in pair of languages. Raises: ArgumentError: others are asked for."""
         if {data.source, data.target} != {SOURCE, TARGET}:
-            got, rule = (
-                f"{data.source} to {data.target} without a folder",
-                f"must be {SOURCE} or {TARGET} for the built-in pair of languages",
-            )
+            rule = f"must be {SOURCE} or {TARGET} for the built-in pair of languages"
+            got = f"{data.source} to {data.target} without a folder"
             raise ArgumentError("data.source", rule, got, "Add --data DIR")
         write_parallel(folder, seed)
 
@@ -135,8 +132,7 @@ class Translation:
     def checksum(self, split: str) -> int:
         """Of a split's tokens."""
         pairs = self.pairs[split]
-        arrays = [each for side in (pairs.source, pairs.target) for each in (side.lengths_N, side.tokens)]
-        return functools.reduce(lambda total, array: checksum(array, total), arrays, 0)
+        return checksum(*(each for side in (pairs.source, pairs.target) for each in (side.lengths_N, side.tokens)))
 
     def write(self, folder: Path) -> None:
         """Both vocabularies, which may be one."""

@@ -69,7 +69,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if version not in ("1", _VERSION["version"]):
         raise CheckpointError(str(path), "is of another version", version, "Use the version that wrote it")
     first = version == "1"
-    if text.get(_CHECK) != str(_first_checksum(tensors) if first else _checksum(tensors, said)):
+    if text.get(_CHECK) != str(_checksum(tensors, said, first)):
         raise CheckpointError(str(path), "is damaged", "another checksum", "Remove it")
     return tensors, _from_first(path, said) if first else json.loads(said)
 
@@ -89,18 +89,12 @@ def _from_first(path: Path, said: str) -> dict[str, Any]:
     raise CheckpointError(str(run / METRICS_FILE), rule, reason, "Restore the file")
 
 
-def _first_checksum(tensors: dict[str, Tensor]) -> int:
-    total = 0
+def _checksum(tensors: dict[str, Tensor], values: str, first: bool = False) -> int:
+    """CRC-32 of everything; in version 1 (`first`) of names and contents alone."""
+    total = 0 if first else zlib.crc32(values.encode())
     for name, tensor in sorted(tensors.items()):
-        content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
-        total = zlib.crc32(content, zlib.crc32(name.encode(), total))
-    return total
-
-
-def _checksum(tensors: dict[str, Tensor], values: str) -> int:
-    total = zlib.crc32(values.encode())
-    for name, tensor in sorted(tensors.items()):
-        total = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), total)
+        told = name if first else f"{name} {tensor.dtype} {list(tensor.shape)}"
+        total = zlib.crc32(told.encode(), total)
         content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
         total = zlib.crc32(content, total)
     return total

@@ -136,10 +136,8 @@ class Loop:
         self.config, self.task, self.folder, self.display, self.fabric = config, task, folder, display, fabric
         training = config.training
         if training.batch_size % fabric.world_size:
-            rule, advice = (
-                f"must be a multiple of the {fabric.world_size} processes",
-                "Change it or the number of processes",
-            )
+            rule = f"must be a multiple of the {fabric.world_size} processes"
+            advice = "Change it or the number of processes"
             raise ArgumentError("training.batch_size", rule, training.batch_size, advice)
         self.model, self.optimizer = fabric.setup(model, _optimizer(model, training))
         progress = Progress(
@@ -151,12 +149,11 @@ class Loop:
             project="" if project is None else project.name,
         )
         own: Any = self.optimizer
-        state = TrainingState(
+        self.state = TrainingState(
             model, own.optimizer, fabric.strategy.precision, progress, project, average_decay=training.average_decay
         )
         if starts_averaging(training, []):
-            state.average = Average(model, training.average_decay)
-        self.state = state
+            self.state.average = Average(model, training.average_decay)
         layers = [layer for layer in model.modules() if isinstance(layer, RecurrentBase)]
         self.gates = [(layer, layer.gates) for layer in layers]
         self.session_began = self.saved_at = time.monotonic()
@@ -256,9 +253,8 @@ class Loop:
         training, state, p = self.config.training, self.state, self.state.progress
         batch = whole.part(self.fabric.global_rank, self.fabric.world_size)
         of_stage = self._training_of_stage()
-        total = (
-            p.step - p.batch + steps * (training.epochs - p.epoch + 1)
-        )  # later epochs taken to be as long as this one
+        # later epochs taken to be as long as this one
+        total = p.step - p.batch + steps * (training.epochs - p.epoch + 1)
         now = rate(of_stage, p.base_rate, p.step, total, whole.steps, self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now
@@ -298,12 +294,10 @@ class Loop:
 
     def _check(self, rule: str, value: float, sound: bool) -> None:
         """Raises ArgumentError with what to do: a value is not sound."""
-        p = self.state.progress
         if sound:
             return
-        clip = (
-            "a lower --training.gradient_clip" if self.config.training.gradient_clip else "--training.gradient_clip 1"
-        )
+        p, clipped = self.state.progress, self.config.training.gradient_clip
+        clip = "a lower --training.gradient_clip" if clipped else "--training.gradient_clip 1"
         kept = "The run holds the best weights so far; continue from its last checkpoint with --resume and"
         how = kept if checkpoints(self.folder) else "Nothing is learned yet; start another run with"
         where = f"{rule} (epoch {p.epoch}, step {p.step + 1})"

@@ -154,10 +154,8 @@ def continued(folder: Path, config: RunConfig, given: Collection[str] | None = N
             asked, had = asked.get(inner[0]), had.get(inner[0])
         if asked == had:
             continue
-        if key == "data.tokenizer" and _is_tokenizer(folder, wanted[section][name]):
-            own[section][name] = wanted[section][name]
-            continue
-        if key != "data.folder" and (section != "training" or name not in MAY_CHANGE):
+        free = key == "data.folder" or (section == "training" and name in MAY_CHANGE)
+        if not free and not (key == "data.tokenizer" and _is_tokenizer(folder, wanted[section][name])):
             got = f"{asked!r}, and {had!r} in the run"
             advice = f"Leave it out, or start another run; these may change: {', '.join(MAY_CHANGE)}"
             raise ArgumentError(key, "must be as in the run", got, advice)

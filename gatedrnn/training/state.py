@@ -75,11 +75,8 @@ def check_same(tensors: dict[str, Tensor], values: dict[str, Any], now: Progress
         raise ArgumentError("--resume", rule, got, advice)
     if (values["project"] or "") != project:
         got = f"{project or 'none'}, and {values['project'] or 'none'} before"
-        rule, advice = (
-            "must project the weights as at the start of the run",
-            "Continue with the command that started it",
-        )
-        raise ArgumentError("train --resume", rule, got, advice)
+        rule = "must project the weights as at the start of the run"
+        raise ArgumentError("train --resume", rule, got, "Continue with the command that started it")
     if values["processes"] != processes:
         rule, got = "must use as many processes as before", f"{processes}, and {values['processes']} before"
         raise ArgumentError("train --resume", rule, got, "Start the same number")

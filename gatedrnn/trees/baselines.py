@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterable
 
-from gatedrnn.trees.spans import Span
+from gatedrnn.trees.spans import Span, cut_spans
 
 
 def left(n: int) -> set[Span]:
@@ -18,17 +18,17 @@ def right(n: int) -> set[Span]:
 
 def balanced(n: int) -> set[Span]:
     """Cut in the middle; the left part is smaller if the width is odd."""
-    return _cut(n, lambda i, j: i + (j - i) // 2)
+    return cut_spans(n, lambda i, j: i + (j - i) // 2)
 
 
 def balanced_up(n: int) -> set[Span]:
     """Cut in the middle; the left part is larger if the width is odd."""
-    return _cut(n, lambda i, j: i + (j - i + 1) // 2)
+    return cut_spans(n, lambda i, j: i + (j - i + 1) // 2)
 
 
 def random_spans(n: int, generator: random.Random) -> set[Span]:
     """Cut at a uniform position, pre-order, left part first."""
-    return _cut(n, lambda i, j: generator.randint(i + 1, j - 1))
+    return cut_spans(n, lambda i, j: generator.randint(i + 1, j - 1))
 
 
 def upper_bound(n: int, gold: Iterable[Span]) -> set[Span]:
@@ -49,18 +49,6 @@ def upper_bound(n: int, gold: Iterable[Span]) -> set[Span]:
             starts.append(i)
         stack.append(((i, j), [i]))
     return result
-
-
-def _cut(n: int, where: Callable[[int, int], int]) -> set[Span]:
-    spans, stack = set(), [(0, n)]
-    while stack:
-        i, j = stack.pop()
-        if j - i < 2:
-            continue
-        spans.add((i, j))
-        k = where(i, j)
-        stack += [(k, j), (i, k)]
-    return spans
 
 
 BASELINES: dict[str, Callable[[int], set[Span]]] = {

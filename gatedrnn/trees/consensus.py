@@ -13,7 +13,7 @@ import numpy as np
 
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.trees.spans import Span
+from gatedrnn.trees.spans import Span, cut_spans
 
 LONGEST = 2000
 """Words of the longest sentence: time grows with their cube, memory with their square."""
@@ -57,7 +57,8 @@ def best_tree(worth: np.ndarray) -> set[Span]:
     Returns: its spans; of several such trees the one that cuts first at its leftmost place, from the top.
     """
     n = len(worth) - 1
-    return _traced(_cuts(worth, n), n)
+    cut = _cuts(worth, n)
+    return cut_spans(n, lambda i, j: int(cut[i, j]))
 
 
 def _votes(voters: Sequence[Set[Span]], weights: Sequence[float] | None) -> Counter[Span]:
@@ -101,14 +102,3 @@ def _cuts(own: np.ndarray, n: int) -> np.ndarray:
         best = parts[starts, places] + own.diagonal(width)
         by_start[: len(starts), width] = by_end[width:, width] = best
     return cut
-
-
-def _traced(cut: np.ndarray, n: int) -> set[Span]:
-    spans, stack = set(), [(0, n)]
-    while stack:
-        i, j = stack.pop()
-        if j - i >= 2:
-            spans.add((i, j))
-            k = int(cut[i, j])
-            stack += [(i, k), (k, j)]
-    return spans

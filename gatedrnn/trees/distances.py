@@ -31,9 +31,8 @@ def distances_to_spans(distances: Sequence[float], algorithm: str) -> set[Span]:
     one_of("distances_to_spans.algorithm", algorithm, ALGORITHMS)
     values = [float(value) for value in distances]
     if not values:
-        raise ArgumentError(
-            "distances_to_spans.distances", "must have one distance per word", "none", "Skip empty sentences"
-        )
+        rule, advice = "must have one distance per word", "Skip empty sentences"
+        raise ArgumentError("distances_to_spans.distances", rule, "none", advice)
     if not all(map(math.isfinite, values)):
         raise ArgumentError("distances_to_spans.distances", "must be finite", values, "Did training diverge?")
     if algorithm == "unbiased":

@@ -91,10 +91,8 @@ def per_sentence(predicted: Sequence[Set[Span]], gold: Sequence[Gold]) -> np.nda
     Raises: as `score`.
     """
     if len(predicted) != len(gold):
-        got = f"{len(predicted)} and {len(gold)}"
-        raise ArgumentError(
-            "score", "must have one predicted tree per gold tree", got, "Check that no sentence was dropped"
-        )
+        rule, got = "must have one predicted tree per gold tree", f"{len(predicted)} and {len(gold)}"
+        raise ArgumentError("score", rule, got, "Check that no sentence was dropped")
     rows = []
     for spans, tree in zip(predicted, gold, strict=True):
         if not len(tree):

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nltk.tree import Tree
@@ -40,6 +40,18 @@ class Bracketed:
     def tree(self) -> Tree:
         """As `nltk.Tree`, which draws itself with svgling in a notebook."""
         return spans_to_tree(self.spans, self.words)
+
+
+def cut_spans(n: int, where: Callable[[int, int], int]) -> set[Span]:
+    """Spans of width ≥ 2 of the tree over n words that cuts each span (i, j) at `where(i, j)`; pre-order, left part first."""
+    spans, stack = set(), [(0, n)]
+    while stack:
+        i, j = stack.pop()
+        if j - i >= 2:
+            spans.add((i, j))
+            k = where(i, j)
+            stack += [(k, j), (i, k)]
+    return spans
 
 
 def unescaped(word: str) -> str:

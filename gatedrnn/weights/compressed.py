@@ -65,7 +65,7 @@ class CompressedWeight(Tensor):
 
     def remembered(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """What `make` makes of the parts as they are now: made once for each of the last few keys."""
-        parts = [part for block in self.blocks for part in block.parts.values()]
+        parts = stored_parts(self)
         state = tuple((part.data_ptr(), None if part.is_inference() else version(part)) for part in parts)
         found = self._tables.get((key, state))
         if found is None:
@@ -189,6 +189,5 @@ def _written(how: str) -> ArgumentError:
     return ArgumentError("CompressedWeight", "cannot be written to", how, advice)
 
 
-torch.serialization.add_safe_globals(
-    [Block, CompressedWeight, _Tables]
-)  # a state dict that holds one loads under weights_only=True
+# a state dict that holds one loads under weights_only=True
+torch.serialization.add_safe_globals([Block, CompressedWeight, _Tables])

@@ -101,14 +101,17 @@ def part_of(blocks: Iterable[Block], first: int, last: int) -> list[Block]:
     for block in blocks:
         a, b = max(first, block.first), min(last, block.last)
         if a < b:
-            rows = slice(a - block.first, b - block.first)
-            parts = {name: part if name in _SHARED else part[rows] for name, part in block.parts.items()}
+            parts = _rows_of(block.parts, slice(a - block.first, b - block.first))
             found.append(Block(a - first, b - first, block.form, parts))
     return found
 
 
 _SHARED = ("step", "right")
 """Parts that are not by row."""
+
+
+def _rows_of(parts: Parts, rows: slice | Tensor) -> Parts:
+    return {name: part if name in _SHARED else part[rows] for name, part in parts.items()}
 
 
 def codes_of(block: Block, columns: int) -> Tensor:
@@ -133,34 +136,28 @@ def rows(blocks: Iterable[Block], columns: int, index: Tensor) -> Tensor:
     if low < 0 or high >= count:
         raise IndexError(f"index out of range: {low} … {high} of {count} rows")
     if len(blocks) == 1:
-        parts = {name: part if name in _SHARED else part[flat] for name, part in blocks[0].parts.items()}
-        return FORMS[blocks[0].form](parts, columns).view(*index.shape, columns)
+        return FORMS[blocks[0].form](_rows_of(blocks[0].parts, flat), columns).view(*index.shape, columns)
     found = torch.empty(index.numel(), columns, dtype=torch.float32, device=index.device)
     for block in blocks:
         here = ((flat >= block.first) & (flat < block.last)).nonzero().squeeze(1)
-        at = flat[here] - block.first
-        parts = {name: part if name in _SHARED else part[at] for name, part in block.parts.items()}
+        parts = _rows_of(block.parts, flat[here] - block.first)
         found[here] = FORMS[block.form](parts, columns)
     return found.view(*index.shape, columns)
 
 
-def _by_row(largest: int) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+def _by_row(matrix: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     """Whole codes in −largest … largest and the scale of each row."""
-
-    def codes(matrix: Tensor) -> tuple[Tensor, Tensor]:
-        scale_R = (matrix.abs().amax(1) / largest).clamp_min(torch.finfo(torch.float32).tiny)
-        return (matrix / scale_R[:, None]).round().clamp(-largest, largest).to(torch.int8), scale_R
-
-    return codes
+    scale_R = (matrix.abs().amax(1) / largest).clamp_min(torch.finfo(torch.float32).tiny)
+    return (matrix / scale_R[:, None]).round().clamp(-largest, largest).to(torch.int8), scale_R
 
 
 def _int8(matrix: Tensor) -> Parts:
-    codes, scale_R = _by_row(127)(matrix)
+    codes, scale_R = _by_row(matrix, 127)
     return {"codes": codes, "scale": scale_R}
 
 
 def _int4(matrix: Tensor) -> Parts:
-    codes, scale_R = _by_row(7)(matrix)
+    codes, scale_R = _by_row(matrix, 7)
     return {"codes": _nibbles(codes), "scale": scale_R}
 
 

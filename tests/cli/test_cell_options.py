@@ -77,3 +77,14 @@ def test_a_run_with_the_old_keys_is_read_and_rewritten_when_it_goes_on(work, tmp
     works("train", "--out", run, "--resume")
     assert (run / "config.yaml").read_text() == was
     works("evaluate", run, "--data", work / "text" / "test.txt")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("input_cap", "true", "model.options.input_cap: must be as in the run; got True, and False in the run"),
+        ("chunk_size", 3, "model.options.chunk_size: applies only to onlstm; got 3 with cell=lstm"),
+    ],
+)
+def test_an_option_is_read_by_the_cell_of_the_run_that_goes_on(work, option, value, said):
+    assert said in fails("train", "--out", work / "lstm", "--resume", f"--model.options.{option}", value)

@@ -5,7 +5,7 @@ import re
 
 import conllu
 import pytest
-from terminal import fails, records, works
+from terminal import call, fails, records, works
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import Vocabulary, align, align_words, read_conllu
@@ -179,3 +179,10 @@ def test_given_words_are_aligned_as_a_line_is_where_they_agree(levels):
     words = Vocabulary.load(levels / "run" / "vocabulary.json")
     assert align_words(words, ["the", "\n", "pilot"], [True] * 3).owners == [0, 2]
     assert align_words(words, [], []).ids == []
+
+
+def test_translate_reads_no_conllu(tmp_path):
+    (tmp_path / "a.conllu").write_text("1\tdas\t" + "\t".join("_" * 8) + "\n")
+    line = fails("translate", tmp_path / "run", tmp_path / "a.conllu")
+    assert "a.conllu: must be plain text for translate, one sentence per line; got a file of CoNLL-U" in line
+    assert "CoNLL-U" not in call("translate", "--help")[1] and "CoNLL-U" in call("surprisal", "--help")[1]

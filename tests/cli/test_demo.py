@@ -1,15 +1,18 @@
-"""The demo in small: every file it promises, with the keys it promises."""
+"""The demo in small: every file it promises, with the keys it promises, and the folders it takes for its own."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from terminal import fails
 
 from gatedrnn.cli.commands import demo
 from gatedrnn.cli.main import main
 from gatedrnn.data import CONSTRUCTIONS, DEEPER
 from gatedrnn.export import runtime, web
+from gatedrnn.training.loop import Loop
+from gatedrnn.training.run import held
 from gatedrnn.trees import PROTOCOLS
 
 
@@ -86,3 +89,49 @@ def test_demo_writes_the_page_where_its_runtime_is(small, tmp_path: Path, capsys
     assert asked == [(out / "run", {"fetch": False})]
     assert main(["demo", "--out", str(out)]) == 0  # it replaces its own page
     assert "the page of export --to web was left out: export" in capsys.readouterr().out and not (out / "page").exists()
+
+
+def test_a_demo_takes_no_folder_of_another_command_for_its_own(tmp_path):
+    for name in ("results.json", "report.html"):  # as eval-syntax --out writes
+        (tmp_path / name).write_text("{}")
+    line = fails("demo", "--out", tmp_path)
+    assert "must be new, empty, or hold only a demo; got report.html" in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "results.json"]
+
+
+def test_a_demo_with_a_seed_that_is_none_leaves_the_one_before(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "unfinished").touch()
+    assert "seed" in fails("demo", "--out", tmp_path, "--seed", -1)
+    assert (tmp_path / "run").is_dir()
+
+
+def test_a_demo_that_was_interrupted_starts_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "SENTENCES", {"train": 30, "valid": 10, "test": 10})
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "_step", stop)
+    out = tmp_path / "demo"
+    for _ in range(2):
+        assert "interrupted: the same command starts again" in fails("demo", "--out", out, code=130)
+        assert (out / "unfinished").exists() and (out / "run" / "text").is_dir()
+
+
+def test_a_demo_in_progress_is_not_removed_by_another(tmp_path):
+    (tmp_path / "run").mkdir()
+    with held(tmp_path, "unfinished", "a demo"):
+        assert "must not be in use; got a demo that another process runs" in fails("demo", "--out", tmp_path)
+    assert (tmp_path / "run").is_dir()
+
+
+def test_a_demo_that_was_killed_while_it_wrote_starts_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "SENTENCES", {"train": 30, "valid": 10, "test": 10})
+    monkeypatch.setattr(Loop, "_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    for name in (".page.abcdefgh.writing", "run"):
+        (tmp_path / name).mkdir()
+    for name in ("unfinished", "report.html"):
+        (tmp_path / name).touch()
+    assert "the same command starts again" in fails("demo", "--out", tmp_path, code=130)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "unfinished"]

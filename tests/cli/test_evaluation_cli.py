@@ -68,6 +68,15 @@ def test_evaluate_refuses(work, options, message):
     assert message in fails("evaluate", work / "run", "--data", work / "text" / "test.txt", *options)
 
 
+def test_a_temperature_of_one_is_none(work):
+    assert works("evaluate", work / "run", "--reset", "--temperature", "1.00", "--json")
+
+
+def test_a_run_is_evaluated_with_a_window_that_fits(work):
+    assert "cache.window: must be at most" in fails("evaluate", work / "run", "--cache", "--cache-window", 10**20)
+    assert "perplexity" in works("evaluate", work / "run", "--data", work / "text" / "valid.txt", "--json")
+
+
 # ---------------------------------------------------------------- generate
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full: one line, and nothing half written."""
+"""A disk that is full, and files that fail for another reason: one line, and nothing half written."""
 
 import errno
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from gatedrnn.cli.main import main
+from gatedrnn.cli.main import main, report_errors
 from gatedrnn.core import files
 from gatedrnn.core.errors import DataError
+from gatedrnn.core.files import write_folder, write_with
 
 TINY = [
     "--model.embedding_size",
@@ -52,3 +53,42 @@ def test_a_config_without_sections_is_named(tmp_path: Path, capsys):
     (tmp_path / "list.yaml").write_text("- a\n- b\n")
     assert main(["train", "--config", str(tmp_path / "list.yaml")]) == 1
     assert "list.yaml: must hold the sections data, model and training; got ['a', 'b']" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ((errno.ENOENT, "No such file or directory", "x/y"),
+         "x/y: cannot be read or written; got No such file or directory. Check the path, its permissions and the free space."),
+        ((errno.EACCES, "Permission denied", "x"), "x: cannot be read or written; got Permission denied. Check the path"),
+        ((errno.ENOSPC, "No space left on device", "x"),
+         "x: must be writable; got No space left on device. Free some space, or choose another place."),
+        ((errno.EIO, "Input/output error"), "standard output: cannot be read or written; got Input/output error. Check"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_no_full_disk(error, said, capsys):
+    def fail():
+        raise OSError(*error)
+
+    assert report_errors(fail) == 1
+    assert capsys.readouterr().err.startswith(f"gatedrnn: {said}")
+
+
+@pytest.mark.parametrize("kind", [SafetensorError, Exception])
+def test_a_disk_that_is_full_for_a_library_in_rust_is_one_line(tmp_path, kind):
+    def fill(place):
+        raise kind("I/O error: No space left on device (os error 28)")
+
+    for write in (write_with, write_folder):
+        with pytest.raises(DataError, match="must be writable; got No space left on device"):
+            write(tmp_path / "new", fill)
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_error_of_another_kind_is_no_full_disk(tmp_path):
+    def fill(place):
+        raise ValueError("of the writer")
+
+    for write in (write_with, write_folder):
+        with pytest.raises(ValueError, match="of the writer"):
+            write(tmp_path / "new", fill)

@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 from terminal import fails, record, works
 
 from gatedrnn.models.saving import WEIGHTS_FILE
+from gatedrnn.plots.gates import histograms, update_frequencies
 from gatedrnn.studies.compression import METHODS
 
 
@@ -164,3 +165,36 @@ def test_compress_refuses_and_leaves_nothing(work, tmp_path, arguments, message)
     new = tmp_path / "new"
     assert message in fails("compress", work / "run", *(argument.format(new=new) for argument in arguments))
     assert not new.exists() or not list(new.iterdir())
+
+
+def test_figures_of_an_earlier_call_do_not_stay(work, tmp_path, monkeypatch):
+    monkeypatch.setattr("gatedrnn.cli.commands.gates._KINDS", ("svg",))
+    two = ("--sentence", "the pilot", "--sentence", "the old pilot")
+    works("gates", work / "run", work / "lstm", *two, "--out", tmp_path)
+    (tmp_path / "sentence-2-mine.svg").write_text("mine")
+    assert len(list(tmp_path.iterdir())) == 6
+    works("gates", work / "run", *two[:2], "--out", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"gates.json", "sentence-1.svg", "sentence-2-mine.svg"}
+    (tmp_path / "gates.json").write_text("[1")
+    works("gates", work / "run", *two[:2], "--out", tmp_path)
+    monkeypatch.setattr("gatedrnn.plots.trees.save_all", lambda *_: (_ for _ in ()).throw(OSError(5, "no")))
+    fails("gates", work / "run", *two[:2], "--out", tmp_path)
+    assert (tmp_path / "sentence-1.svg").exists()  # what a failed call would have replaced stays
+
+
+@pytest.mark.parametrize(("first", "second"), [("forget_gate", "update_gate"), ("update_gate", "forget_gate")])
+def test_the_legend_names_every_model_whatever_gates_it_has(first, second):
+    def layers(name, frequency):
+        gate = {"counts": [1, 2, 3], "start": 0, "low": 0.1, "high": 0.2}
+        return [{"gates": {name: gate}, "update_frequency": frequency}]
+
+    for runs in (
+        {"a": layers(first, [0.1, 0.2]), "b": layers(second, [0.3, 0.4])},
+        {"a": layers(first, []) * 2, "b": layers(first, [0.1]) * 2},
+        {"_a": layers(first, []), "_b": layers(second, [0.1])},
+    ):
+        (legend,) = histograms(runs).legends
+        assert [text.get_text() for text in legend.get_texts()] == list(runs)
+    deep = {"a": [*layers(first, []), *layers(first, [0.5])], "b": layers(first, [0.1])}
+    (legend,) = update_frequencies(deep).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]

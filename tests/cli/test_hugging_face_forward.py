@@ -15,6 +15,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 from transformers_runs import export_levels, loaded, loaded_to_change
 
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.training.run import load_run
 
 SENTENCES = ["the dogs that a cat chases sleep .", "a dog barks .", "the"]
 
@@ -179,3 +180,13 @@ class TestOptions:
             model(torch.tensor([[1]]), output_attentions=True)
         with pytest.raises(ValueError, match="inputs_embeds"):
             model.generate(inputs_embeds=torch.randn(1, 3, 16), max_new_tokens=2)
+
+
+def test_only_embeddings_are_said_to_be_given(work):
+    pytest.importorskip("transformers")
+    from gatedrnn.hf.folder import wrapped
+
+    model = wrapped(load_run(work / "run"))
+    for how, got in (({"num_items_in_batch": 3}, ""), ({"inputs_embeds": torch.ones(1, 1, 16)}, "; got inputs_embeds")):
+        with pytest.raises(ValueError, match=rf"input_ids: must be given{got}\. Give ids"):
+            model(**how)

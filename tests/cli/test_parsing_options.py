@@ -1,13 +1,21 @@
-"""`eval-parsing` through `main`: a layer chosen by gold trees, bad trees skipped, and the pages it writes."""
+"""`eval-parsing` through `main`: a layer chosen by gold trees, bad and long trees skipped, and the pages it writes."""
 
 import json
 
 import pytest
+import torch
 from nltk.tree import Tree
 from page import Page
 from terminal import fails, record, records, works
 
-from gatedrnn.data import read_treebank
+from gatedrnn.data import DataConfig, Vocabulary, read_treebank
+from gatedrnn.data.sentences import GrammarDataConfig
+from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.models.grammar import Grammar, GrammarConfig
+from gatedrnn.tasks import GrammarInduction
+from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.training.config import RunConfig
+from gatedrnn.training.run import write_trained
 
 # ---------------------------------------------------------------- the layer of a run
 
@@ -209,3 +217,70 @@ def test_baselines_alone_have_a_page(few, tmp_path):
     (tmp_path / "file").write_text("mine")
     assert "--out: must be a folder or a new path; got" in fails("eval-parsing", *given, "--out", tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+# ---------------------------------------------------------------- sentences that count
+
+LETTERS = Vocabulary(["<unk>", "<eos>", *"abcdefghij"])
+SHORT = "(S (NN a) (NP (NN b) (NN c)))\n"
+LONG = f"(S {'(NN a) ' * 301})\n"
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with two runs that were never trained, `grammar` and `onlstm`, and gold trees, one of them too long."""
+    torch.manual_seed(1)
+    sizes = GrammarConfig(12, nonterminals=3, preterminals=4, state_size=5)
+    config = RunConfig(GrammarDataConfig(), sizes, GrammarInduction.training, GrammarInduction.name)
+    write_trained(tmp_path / "grammar", config, Grammar(sizes), LETTERS)
+    own = LanguageModelConfig(
+        cell="onlstm", vocabulary_size=12, embedding_size=8, hidden_sizes=(8,), options={"chunk_size": 2}
+    )
+    training = TrainingConfig(device="cpu", backend="reference")
+    write_trained(tmp_path / "onlstm", RunConfig(DataConfig(), own, training), LanguageModel(own), LETTERS)
+    (tmp_path / "gold.trees").write_text(SHORT + LONG + SHORT * 2)
+    (tmp_path / "short.trees").write_text(SHORT * 3)
+    return tmp_path
+
+
+def test_sentences_that_are_not_scored_are_not_parsed(place):
+    found = record("eval-parsing", place / "grammar", "--treebank", place / "gold.trees", "--max-words", 40)
+    alone = record("eval-parsing", place / "grammar", "--treebank", place / "short.trees", "--max-words", 40)
+    assert found["sentences"] == 3 and found["scores"]["model"] == alone["scores"]["model"]
+    runs = (place / "grammar", place / "onlstm")
+    both = record("eval-parsing", *runs, "--treebank", place / "gold.trees", "--max-words", 40)
+    assert both["agreement"] == record("eval-parsing", *runs, "--treebank", place / "short.trees")["agreement"]
+    rest = ("--max-words", 3, "--by-length", "--out", place / "report")
+    assert set(record("eval-parsing", *runs, "--treebank", place / "gold.trees", *rest)["by_length"]) == {"1–10"}
+
+
+def test_the_random_baseline_is_the_same_beside_a_model_and_alone(place):
+    how = ("--treebank", place / "gold.trees", "--max-words", 40, "--baseline", "random")
+    with_model, alone = record("eval-parsing", place / "grammar", *how), record("eval-parsing", *how)
+    assert with_model["scores"]["random"] == alone["scores"]["random"]
+
+
+def test_a_tree_that_is_too_long_for_a_grammar_is_named_or_left_out(place):
+    command = ("eval-parsing", place / "grammar", "--treebank", place / "gold.trees")
+    rule = "gold.trees, tree of 'a a a a a' …: must have at most 300 words for a grammar; got 301."
+    assert f"{rule} Add --skip-bad, or --max-words 300." in fails(*command)
+    found = record(*command, "--skip-bad")
+    assert found["sentences"] == 3 and len(found["skipped"]) == 1 and rule in found["skipped"][0]
+    other = record("eval-parsing", place / "onlstm", "--treebank", place / "gold.trees", "--skip-bad")
+    assert (other["sentences"], other["skipped"]) == (4, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--max-words", "0"], "max_words: must be a positive integer; got 0"),
+        (["--bootstrap", "-1"], "bootstrap: must be an integer of at least 0; got -1"),
+        (["--baseline", "rigth"], "upper_bound; got 'rigth'. Did you mean 'right'?"),
+        (["--weight", "grammar=0"], "--weight: must be FAMILY=NUMBER"),
+        (["--weight", "language_modelling=1"], "weight: must name a family among the voters: grammar, right"),
+    ],
+)
+def test_a_mistake_in_the_options_is_found_before_anything_is_read(place, monkeypatch, options, said):
+    monkeypatch.setattr("gatedrnn.cli.commands.eval_parsing.read_treebank", lambda *_: pytest.fail("it was read"))
+    line = fails("eval-parsing", place / "grammar", "--treebank", place / "gold.trees", *options)
+    assert said in line

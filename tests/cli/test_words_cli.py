@@ -1,12 +1,15 @@
-"""How words are looked up and which of them count: stored in a run, its default, and overridden."""
+"""How words are looked up and which of them count: stored in a run, its default, and overridden; the words of a prompt."""
 
 import json
+from itertools import repeat
 
 import pytest
 import yaml
 from terminal import copy_of, fails, record, records, works
 
 from gatedrnn.data import read_treebank
+from gatedrnn.serve import Limits
+from gatedrnn.training.run import load_run
 
 SEEN = {  # what the model sees of a word in capitals, of a number and of another word
     "exact": ("<unk>", "<unk>", "the"),
@@ -134,3 +137,28 @@ def test_a_run_from_before_the_rules_loads(work, tmp_path, command):
     arguments = what.get(command, ["--pairs", "grammar"])
     assert records(command, old, *arguments)[0]["mapping"] == "number"
     assert command != "eval-parsing" or record(command, old, *arguments)["words"] == "ptb"
+
+
+@pytest.mark.parametrize(("mapping", "known"), [("exact", False), ("lower", True), ("number", True)])
+def test_a_prompt_is_looked_up_by_the_rule_of_the_run(work, tmp_path, monkeypatch, mapping, known):
+    folder = copy_of(work / "run", tmp_path / "run", mapping=mapping)
+    run, asked = load_run(folder), list[list[int]]()
+    expected = [1, run.vocabulary.ids["the"] if known else 0, run.vocabulary.ids["pilot"]]
+
+    def generated(model, ids, **how):
+        asked.append(ids)
+        return repeat(2)
+
+    monkeypatch.setattr("gatedrnn.cli.commands.generate.generate", generated)
+    monkeypatch.setattr("gatedrnn.app.readings.generate", generated)
+    works("generate", folder, "--prompt", "The pilot", "--words", 2)
+    from gatedrnn.app.readings import go_on
+
+    go_on(run, "The pilot", 1.0, 2, 1)
+    assert asked == [expected] * 2
+    pytest.importorskip("fastapi")
+    from gatedrnn.serve.completions import read_prompts
+    from gatedrnn.serve.schema import CompletionBody
+
+    ((tokens, ids, many),) = read_prompts(CompletionBody(prompt="The pilot"), run, Limits())
+    assert (tokens, ids, many) == (["<eos>", "The", "pilot"], expected, 2)

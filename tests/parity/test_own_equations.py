@@ -7,9 +7,10 @@ import torch
 from test_compiled_cells import results
 from torch.nn import functional as F
 
-from gatedrnn import Recurrent
+from gatedrnn import Gates, Recurrent
 from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec, repeat_chunks
 from gatedrnn.core.errors import ArgumentError, BackendError
+from gatedrnn.sequence.plan import Plan, plan_for
 
 H, T, B, D = 6, 3, 4, 3
 
@@ -329,3 +330,64 @@ def test_names_that_a_kernel_could_not_have(name):
 def test_constants_that_are_no_numbers(value):
     with pytest.raises(ArgumentError, match="must be numbers"):
         Spec(H, gates(1), ("h",), constants=(("k", value),))
+
+
+def gated_last(spec, params, x_gates, h_gates, state):
+    """A GRU whose candidate is a sigmoid gate: its W x and U h' stand apart, and so first in the kernel's columns."""
+    (h,) = state
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = spec.split(x_gates), spec.split(h_gates)
+    r, z = spec.squash("r", x_r + h_r), spec.squash("z", x_z + h_z)
+    n = spec.squash("n", x_n + r * h_n)
+    return ((1 - z) * n + z * h,), {"r": r, "z": z, "n": n}
+
+
+def exponential(spec, params, x_gates, h_gates, state):
+    """An exponential gate by the Spec's own squash."""
+    a_i, a_n = spec.split(x_gates + h_gates)
+    i, n = spec.squash("i", a_i), spec.squash("n", a_n)
+    return (torch.tanh(i * n),), {"i": i, "n": n}
+
+
+def hard_of_its_own(spec, params, x_gates, h_gates, state):
+    a_i, a_n = spec.split(x_gates + h_gates)
+    i, n = spec.squash("i", a_i), spec.squash("n", a_n)
+    return (n * i + (1 - i) * state[0],), {"i": i, "n": n}
+
+
+def layer_of(step, *gates, **kwargs):
+    spec = Spec(H, gates, ("h",))
+    return Recurrent(Cell("mine", "mine", lambda hidden_size: spec, step), D, H, dtype=torch.float64, **kwargs)
+
+
+def test_noise_is_drawn_for_a_last_gate_that_stands_first():
+    gates = Gates(temperature=0.7, noise_probability=0.5)
+    layer = layer_of(gated_last, Gate("r", H), Gate("z", H), Gate("n", H), gates=gates).train()
+    plan = plan_for(layer.cell.step, layer.spec)
+    assert isinstance(plan, Plan) and plan.shift
+    x, found = torch.randn(T, B, D, dtype=torch.float64), []
+    for backend in ("cpu", "reference"):
+        torch.manual_seed(3)
+        found.append(results(layer, x, None, None, backend))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        layer_of(exponential, Gate("i", H, "exp"), Gate("n", H, "tanh")),
+        layer_of(
+            hard_of_its_own,
+            Gate("i", H, hard=True),
+            Gate("n", H),
+            gates=Gates(straight_through=True, names=("n",)),
+        ),
+    ],
+    ids=["exp", "hard"],
+)
+def test_a_gate_of_a_cell_s_own_has_a_kernel(layer):
+    x = torch.randn(T, B, D, dtype=torch.float64)
+    for ours, expected in zip(*(results(layer, x, None, None, each) for each in ("cpu", "reference")), strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
+    if any(gate.hard for gate in layer.spec.gates):
+        assert set(layer(x, return_gates=("i",))[2][0]["i"].flatten().tolist()) <= {0.0, 1.0}

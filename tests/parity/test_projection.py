@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from gatedrnn import CELLS, GRU, LSTM, ArgumentError, BackendError, Gates, Recurrent
+from gatedrnn import CELLS, GRU, LSTM, RNN, ArgumentError, BackendError, Gates, Recurrent
+from gatedrnn.sequence import BACKENDS, projected
 
 D, H, J, T, B = 5, 7, 3, 6, 4
 SUITED = ["rnn", "lstm", "peephole", "coupled", "onlstm", "g2lstm", "layernorm", "slstm"]
-BACKENDS = ["reference", "cpu", "torch", "auto"]
 
 
 def states_of(layers, size=B):
@@ -33,7 +33,7 @@ def close(ours, theirs):
         torch.testing.assert_close(our, their, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["reference", "cpu", "torch", "auto"])
 @pytest.mark.parametrize(("layers", "bias", "both"), itertools.product((1, 2), (True, False), (True, False)))
 def test_it_is_torchs(backend, layers, bias, both):
     if backend == "cpu":
@@ -111,3 +111,25 @@ def test_a_gradient_that_is_nan_beyond_a_length_reaches_no_weight(backend):
     output, _ = layer(torch.randn(5, 3, 7), lengths=lengths)
     (output.abs().sum(-1).sqrt() * alive).sum().backward()  # the root's slope at 0 is infinite, and 0 times that NaN
     assert all(bool(p.grad.isfinite().all()) for p in layer.parameters())
+
+
+def test_the_torch_backend_has_projections_of_lstms_only():
+    x = torch.randn(T, B, D)
+    with pytest.raises(BackendError, match=r"cannot run this request; got PyTorch has projections of LSTMs only"):
+        RNN(D, H, proj_size=2, backend="torch")(x)
+    for kind in (LSTM, RNN):
+        layer = kind(D, H, proj_size=2, backend="torch" if kind is LSTM else "auto")
+        found = layer(x)[0]
+        layer.backend = "reference"
+        torch.testing.assert_close(found, layer(x)[0])
+
+
+@pytest.mark.parametrize("name", ["rnn", "lstm", "onlstm"])
+def test_to_ask_for_a_projection_multiplies_nothing(name, monkeypatch):
+    layer = Recurrent(name, D, H, proj_size=2)
+    x, sizes = torch.randn(T, B, D), (2, H)
+    request = layer.request(0, x, tuple(torch.zeros(B, size) for size in sizes[: len(layer.spec.states)]))
+    monkeypatch.setattr(projected, "_unprojected", lambda request: pytest.fail("the weights were made"))
+    assert BACKENDS["cpu"].supports(request) is None
+    request.params.weight_hr = torch.zeros(2, H + 1)
+    assert "weight_hr is " in (BACKENDS["cpu"].supports(request) or "")

@@ -206,3 +206,15 @@ def test_it_raises_the_training_loss_and_leaves_the_score_alone(unit, tmp_path):
     assert losses[1] > losses[0]
     model.eval()
     assert task.score(model, plain).loss == task.score(model, noisy).loss
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("alpha", [0.1, 5.0, 1e30])
+def test_adversarial_softmax_of_a_row_of_zeros(alpha, dtype):
+    """Nothing is moved along a hidden vector of zeros; its gradient is the plain one, and finite."""
+    torch.manual_seed(0)
+    hidden = torch.zeros(1, 8, dtype=dtype, requires_grad=True)
+    weight, bias = (10 * torch.randn(11, 8)).to(dtype), torch.randn(11).to(dtype)
+    (plain,) = torch.autograd.grad(chunked_cross_entropy(hidden, weight, bias, torch.tensor([3])), hidden)
+    (found,) = torch.autograd.grad(chunked_cross_entropy(hidden, weight, bias, torch.tensor([3]), None, alpha), hidden)
+    assert torch.equal(found, plain)

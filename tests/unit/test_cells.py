@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gatedrnn import CELLS, ONLSTM, Gates
+from gatedrnn import CELLS, ONLSTM, Gates, Recurrent
+from gatedrnn.cells import rnn
 
 B, D, H = 3, 4, 6
 
@@ -228,3 +229,23 @@ def test_rows_and_widths_of_master_gates(split_points, rows):
     assert layer.weight_ih_l0.shape == (4 * 12 + 2 * rows, 3)
     trace = layer(torch.randn(2, 1, 3), return_gates=True)[2][0]
     assert trace["master_forget"].shape == trace["master_input"].shape == (2, 1, 4)
+
+
+def test_the_names_of_an_rnn_s_squash_are_a_tuple():
+    assert rnn.NONLINEARITIES == ("tanh", "relu", "sigmoid")
+    assert [rnn.make_spec(2, nonlinearity=each).gates[0].squash for each in rnn.NONLINEARITIES] == [*rnn.NONLINEARITIES]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_an_empty_slstm_takes_any_input(backend):
+    """The forget gate of an empty state has nothing to keep; before, it overflowed and gave NaN."""
+    layer = Recurrent("slstm", 1, 3, backend=backend)
+    with torch.no_grad():
+        layer.weight_ih_l0.copy_(torch.tensor([-200.0, 200.0, 1.0, 1.0]).repeat_interleave(3)[:, None])
+        layer.bias_ih_l0.zero_(), layer.bias_hh_l0.zero_(), layer.weight_hh_l0.zero_()
+    x = torch.ones(2, 1, 1, requires_grad=True)
+    output, _, gates = layer(x, return_gates=True)
+    output.sum().backward()
+    expected = torch.sigmoid(torch.tensor(1.0)) * torch.tanh(torch.tensor(1.0))
+    torch.testing.assert_close(output, expected.expand(2, 1, 3))
+    assert x.grad.isfinite().all() and gates[0]["forget_gate"].isfinite().all()

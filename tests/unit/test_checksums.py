@@ -1,9 +1,10 @@
-"""Files on disk: the old one or the new one after a kill at any moment, checksums that fit it, nothing left behind."""
+"""Files on disk: the old one or the new one after a kill at any moment, checksums that fit it, rights, nothing left behind."""
 
 import errno
 import json
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 from gatedrnn.core import checksums, files
 from gatedrnn.core.checksums import CHECKSUMS_FILE, accept, check, check_all, write_listed
 from gatedrnn.core.errors import CheckpointError, DataError
-from gatedrnn.core.files import remove_stale, to_json, write_json, write_text, write_with
+from gatedrnn.core.files import remove_stale, to_json, write_folder, write_json, write_text, write_with
 from gatedrnn.training.run import locked
 
 
@@ -164,3 +165,19 @@ def test_json_never_says_nan(value, tmp_path):
     with pytest.raises(DataError, match=r"r\.json: must hold finite numbers"):
         write_json(tmp_path / "r.json", {"perplexity": value})
     assert not [*tmp_path.iterdir()]
+
+
+def test_files_and_folders_have_the_rights_of_others_and_no_umask_is_set(tmp_path, monkeypatch):
+    def replaced(path):
+        path.unlink()
+        path.write_text("a")
+        path.chmod(0o600)
+
+    (tmp_path / "plain").touch()
+    (tmp_path / "room").mkdir()
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask belongs to all threads"))
+    write_with(tmp_path / "file", replaced)
+    write_folder(tmp_path / "folder", lambda path: path.chmod(0o700))
+    for ours, theirs in (("file", "plain"), ("folder", "room")):
+        modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in (ours, theirs)]
+        assert modes[0] == modes[1], ours

@@ -1,6 +1,7 @@
 """Small forms against the matrices they stand for, schemes against the equations by hand, files that do not fit."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
 from gatedrnn.studies.compression import METHODS, Projection, Scheme, compressed, published
-from gatedrnn.weights.compressed import as_dense
+from gatedrnn.weights.compressed import as_dense, gather
 from gatedrnn.weights.forms import FORMS, SMALL, grid, low_rank
 
 SHAPES = [(1, 1), (3, 7), (8, 8), (5, 16), (12, 33)]
@@ -238,3 +239,30 @@ def test_schemes_add_up_and_a_compressed_model_is_saved_as_it_is(tmp_path):
     again = LanguageModel.from_pretrained(tmp_path / "c")
     tokens = torch.randint(0, 30, (6, 2))
     assert torch.equal(again(tokens).logits, second(tokens).logits)
+
+
+def test_codes_of_a_vector_are_refused():
+    saved = {"X.bias/0-4/int8/codes": torch.zeros(4, dtype=torch.int8)}
+    with pytest.raises(ArgumentError, match=r"^X\.bias: must be a matrix to have a small form; got shape \[4\]\."):
+        gather(saved, {"X.bias": torch.Size([4])})
+
+
+@pytest.mark.parametrize("embedding_size", [1, 2, 4, 30])
+def test_the_published_ranks_stay_below_the_sides_of_small_weights(embedding_size):
+    config = LanguageModelConfig(9, cell="lstm", embedding_size=embedding_size, hidden_sizes=(48,), tied=False)
+    model = LanguageModel(config)
+    table = published(48)
+    assert table["SVD"].rank == 5
+    kept = compressed(model, table["SVD"])
+    ranks = {name: kept[f"layers.0.weight_{name}_l0"].blocks[0].parts["left"].shape[1] for name in ("ih", "hh")}
+    assert ranks == {"ih": max(1, min(5, embedding_size - 1)), "hh": 5}
+    if embedding_size <= 5:
+        with pytest.raises(ArgumentError, match=r"compress\.rank: must be below \d; got rank=5"):
+            compressed(model, Scheme("svd", rank=5))
+
+
+def test_a_checkpoint_knows_a_scheme_by_the_name_that_it_had():
+    model = LanguageModel(LanguageModelConfig(9, cell="lstm", embedding_size=8, hidden_sizes=(8,)))
+    name = "Scheme(method='svd', gates=None, weights=None, step=0.2, clip=0.4, rank=2)"
+    assert Projection(model, Scheme("svd", rank=2)).name == name
+    assert Projection(model, replace(Scheme("svd", rank=2), capped=True)).name == name

@@ -214,3 +214,25 @@ def test_a_cache_of_an_earlier_rule_for_lines_is_written_again(tmp_path, monkeyp
     now = Corpus(find_splits(tmp_path), vocabulary)
     now.cache(tmp_path / "tokens")
     assert int((now["train"] == 1).sum()) == 2 == now.lines["train"]
+
+
+def test_a_line_of_invisible_characters_is_no_sentence(tmp_path):
+    (tmp_path / "train.txt").write_text("老人\n\u200b\n\n看\u200b报\n")
+    corpus = Corpus({"train": tmp_path / "train.txt"}, tokenize="characters", min_count=1)
+    eos = corpus.vocabulary.ids[EOS]
+    assert (corpus.lines["train"], int((corpus["train"] == eos).sum()), corpus.vocabulary.counts[eos]) == (2, 2, 2)
+    (tmp_path / "none.txt").write_text("\u200b\n")
+    with pytest.raises(DataError, match="must hold at least one sentence"):
+        Corpus({"test": tmp_path / "none.txt"}, corpus.vocabulary)
+    plain = Corpus({"train": tmp_path / "train.txt"}, min_count=1)
+    assert plain.lines["train"] == 3  # between white space it is a word
+
+
+def test_a_line_of_which_a_given_tokenizer_makes_nothing_is_no_sentence(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    given = tokenizers.Tokenizer(tokenizers.models.BPE({letter: k for k, letter in enumerate("thedog")}, []))
+    given.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    given.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "train.txt").write_text("the\n中文\n!!\ndog\n")
+    corpus = Corpus({"train": tmp_path / "train.txt"}, level="subword", tokenizer=str(tmp_path / "tokenizer.json"))
+    assert corpus.lines["train"] == 2 == int((corpus["train"] == 1).sum())

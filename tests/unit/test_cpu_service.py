@@ -421,7 +421,7 @@ def test_numba_compiles_for_one_thread_at_a_time(cache, monkeypatch):
 
     def work(kind):
         ready.wait()
-        found.append(kernels.kernel("noise", "draw", replace(best(), name="unused"), kind, pointwise._draw))
+        found.append(kernels.kernel("noise", "draw", replace(best(), name="unused"), kind, pointwise._DRAW))
 
     def user():
         ready.wait()

@@ -6,12 +6,14 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from tiny_levels import LEVELS, of_level
 from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.data import EOS, Vocabulary
+from gatedrnn.data import EOS, Corpus, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate, surprisals
 from gatedrnn.models import surprisal as surprisal_module
+from gatedrnn.studies.parsing import align_lines, surprisal_records
 from gatedrnn.tasks.cache import Cache
 from gatedrnn.tasks.dynamic import Dynamic
 from gatedrnn.tasks.perplexity import evaluate
@@ -338,6 +340,24 @@ def test_surprisal_reads_no_further_than_it_must(model):
 def test_surprisal_refuses_a_foreign_id(model):
     with pytest.raises(ArgumentError, match="ids must lie in 0…9; got 99"):
         list(surprisals(model, [[2, 99]], EOS_ID))
+
+
+ODD = "the old pilot\n\u200b\nthe <eos> pilot walks <eos>\n<eos>\n \u200b\ufeff \n<eos> <eos> a\n\n"
+
+
+@pytest.mark.parametrize("empty_lines", ["skip", "eos"])
+@pytest.mark.parametrize("carried", [False, True])
+@pytest.mark.parametrize("level", LEVELS)
+def test_bits_add_up_to_evaluate_also_for_odd_lines(tmp_path, level, carried, empty_lines):
+    model, vocabulary = of_level(level)
+    (tmp_path / "a.txt").write_text(ODD)
+    tokens = Corpus({"test": tmp_path / "a.txt"}, vocabulary, empty_lines=empty_lines)["test"]
+    found = evaluate(model, tokens, vocabulary, reset=not carried)
+    lines = align_lines(vocabulary, ODD.splitlines(), "exact", empty_lines)
+    records = list(surprisal_records(model, vocabulary, lines, carried=carried))
+    assert sum(len(each) for one in records for each in one["tokens"]) == found.tokens
+    bits = sum(sum(one["surprisal_bits"]) for one in records)
+    assert bits == pytest.approx(found.tokens * found.loss_nats / math.log(2), rel=1e-9)
 
 
 # ---------------------------------------------------------------- sampling

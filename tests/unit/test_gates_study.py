@@ -1,19 +1,20 @@
-"""Statistics of gates against sums by hand over a whole trace; pictures; the command."""
+"""Statistics of gates against sums by hand over a whole trace; what gates keep; pictures; the command."""
 
 import numpy as np
 import pytest
 import torch
 
+from gatedrnn import CELLS, Recurrent
+from gatedrnn.cells import Cell, Gate, Spec
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, UNK, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.plots.gates import gates_of_words, histograms, update_frequencies
 from gatedrnn.plots.trees import to_svg
 from gatedrnn.studies.gates import BINS, collect, kept_share
-from gatedrnn.tasks.gates import gates_by_word, stream_gates
+from gatedrnn.tasks.gates import LayerGates, gates_by_word, stream_gates
 
 WORDS = [UNK, EOS, "the", "cat", "N", "sees"]
-CELLS = ["rnn", "lstm", "peephole", "coupled", "gru", "onlstm", "g2lstm"]
 
 
 def make(cell, **options):
@@ -39,7 +40,7 @@ def traced(model, tokens, stretches):
     return [{name: gate[torch.from_numpy(alive)].double() for name, gate in trace.items()} for trace in traces]
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "peephole", "coupled", "gru", "onlstm", "g2lstm"])
 def test_statistics_are_those_of_the_whole_trace(cell):
     model, tokens = make(cell), np.random.default_rng(0).integers(1, 6, 101).astype(np.int32)
     found = collect(stream_gates(model, tokens, 1, 3, 7))
@@ -121,3 +122,81 @@ def test_pictures_name_what_they_show():
     assert all(text in to_svg(update_frequencies(runs)) for text in ("layer 1", "% of steps updated"))
     drawn = to_svg(gates_of_words(["US$", "cat"], {"1 input gate": [0.25, 0.75]}))
     assert all(text in drawn for text in ("US$", "cat", "0.25", "0.75", "1 input gate"))
+
+
+SIZE = 12
+
+
+def janet_spec(hidden_size):
+    gates = Gate("forget_gate", hidden_size), Gate("cell_candidate", hidden_size, "tanh")
+    return Spec(hidden_size, gates, ("h",))
+
+
+def janet_step(spec, params, x_gates, h_gates, state):
+    """h = f∘h' + (1 − f)∘n: the only state is h, and the gate keeps."""
+    (h,) = state
+    a, b = spec.split(x_gates + h_gates)
+    f, n = spec.squash("forget_gate", a), spec.squash("cell_candidate", b)
+    return (f * h + (1 - f) * n,), {"forget_gate": f, "cell_candidate": n}
+
+
+def layers():
+    """A layer of every cell."""
+    for name, cell in CELLS.items():
+        options = {"chunk_size": 4} if "chunk_size" in cell.options else {}
+        yield name, Recurrent(name, 8, SIZE, backend="reference", **options)
+    yield "gru, reset before", Recurrent("gru", 8, SIZE, backend="reference", reset_after=False)
+
+
+@torch.no_grad()
+def test_the_kept_share_is_how_much_of_the_old_state_remains(monkeypatch):
+    """Gates that read neither h' nor c': then the new state moves with the old one by what is kept, and by nothing else."""
+    torch.manual_seed(0)
+    monkeypatch.setitem(CELLS._entries, "janet", Cell("janet", "JANET", janet_spec, janet_step))
+    without = set()
+    for name, layer in layers():
+        for parameter, value in layer.named_parameters():
+            value.zero_() if parameter.startswith(("weight_hh", "weight_ch")) else torch.nn.init.normal_(value)
+        layer.eval()  # without noise
+        x, states = torch.randn(1, 3, 8), [torch.rand(1, 3, SIZE) + 0.5 for _ in layer.spec.states]
+        place = min(1, len(states) - 1)  # c, or h where there is no c
+
+        def after(given, layer=layer, x=x, place=place):
+            _, final, trace = layer(x, tuple(given) if len(given) > 1 else given[0], return_gates=True)
+            return final[place] if isinstance(final, tuple) else final, trace[0]
+
+        first, trace = after(states)
+        moved, _ = after([state + (k == place) for k, state in enumerate(states)])
+        kept = kept_share(layer.spec, trace)
+        if kept is None:
+            without.add(name)
+        else:
+            torch.testing.assert_close(kept, moved - first, msg=name)
+    assert without == {"rnn", "slstm"}
+
+
+def test_a_cell_with_one_master_gate_has_statistics():
+    spec = Spec(4, (Gate("hidden", 4, "tanh"), Gate("master_forget", 4, "cumax")), ("h",))
+    trace = {"hidden": torch.zeros(3, 4), "master_forget": torch.full((3, 4), 0.25)}
+    (found,) = collect([[LayerGates("1", spec, trace)]])
+    assert (found.split_points, found.distance, found.update_frequency) == ({"master_forget": 0.75}, 0.75, [])
+
+
+@torch.no_grad()
+def test_an_exponential_forget_gate_is_no_share_and_counts_as_1_at_most():
+    torch.manual_seed(0)
+    layer = Recurrent("slstm", 8, SIZE, backend="reference")
+    layer.bias_ih_l0[:SIZE] = -60.0  # of the input gate
+    trace = layer(torch.randn(5, 1, 8), return_gates=True)[2][0]
+    assert trace["forget_gate"][0].min() > 1e9  # it multiplies an empty state
+    held = {name: values[:, 0] for name, values in trace.items()}
+    (found,) = collect([[LayerGates("1", layer.spec, held)]])
+    assert found.update_frequency == []
+    assert all(0 <= gate.mean <= 1 for name, gate in found.gates.items() if name != "cell_candidate")
+
+
+def test_the_mean_of_a_cell_s_own_exponential_gate_is_what_it_is():
+    spec = Spec(4, (Gate("hidden", 4, "tanh"), Gate("scale", 4, "exp")), ("h",))
+    trace = {"hidden": torch.zeros(3, 4), "scale": torch.full((3, 4), 5.5)}
+    (found,) = collect([[LayerGates("1", spec, trace)]])
+    assert found.gates["scale"].mean == 5.5

@@ -1,4 +1,4 @@
-"""What `Grammar` takes for ids and lengths, and in which modes of autograd."""
+"""What `Grammar` takes for ids, lengths and scores of spans, and in which modes of autograd."""
 
 import pytest
 import torch
@@ -60,3 +60,16 @@ def test_float16_is_refused():
     model = Grammar(GrammarConfig(20, 3, 4, 8)).half()
     with pytest.raises(ArgumentError, match="Grammar: cannot compute in float16"):
         model(torch.zeros(3, 1, dtype=torch.int64), [3])
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(1, 3, 4), torch.zeros(3, 3), torch.zeros(1, 3, 3, dtype=torch.int64)])
+def test_scores_that_do_not_fit_are_refused(wrong):
+    model = Grammar(GrammarConfig(8, 3, 4, 5))
+    with pytest.raises(ArgumentError, match=r"Grammar.spans: must be floating-point numbers \[1, 3, 3\]; got torch\."):
+        model(torch.zeros(3, 1, dtype=torch.int64), [3], wrong)
+
+
+def test_scores_of_another_type():
+    model, ids = Grammar(GrammarConfig(8, 3, 4, 5)), torch.zeros(3, 1, dtype=torch.int64)
+    expected = model(ids, [3], torch.ones(1, 3, 3))
+    assert torch.equal(model(ids, [3], torch.ones(1, 3, 3, dtype=torch.float64)), expected)

@@ -1,6 +1,7 @@
-"""What `import gatedrnn` costs and loads, seen in a process of its own."""
+"""What `import gatedrnn` costs and loads, seen in a process of its own, and that it works on systems without forks."""
 
 import json
+import os
 import subprocess
 import sys
 from itertools import chain
@@ -72,3 +73,20 @@ def test_a_layer_on_the_cpu_imports_nothing_of_a_gpu(found):
 
 def test_names_are_there_and_imported_when_used(found):
     assert found["named"] == ["Run", "Vocabulary", "load_run"] and found["same"]
+
+
+WITHOUT_FORKS = """
+import os, sys
+import torch
+del os.register_at_fork, os.fork, os.sched_getaffinity
+sys.modules.update(dict.fromkeys(("resource", "pwd", "grp", "termios")))
+import gatedrnn, gatedrnn.export.writing
+output, _ = gatedrnn.ONLSTM(3, 4)(torch.zeros(2, 1, 3))
+assert output.shape == (2, 1, 4)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="has no forks anyway")
+def test_the_package_is_imported_where_there_are_no_forks():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FORKS], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -278,3 +278,16 @@ def test_an_empty_batch_has_no_lengths(lengths):
 def test_return_gates_may_be_none():
     layer = LSTM(D, H)
     assert len(layer(X, return_gates=None)) == 2 and torch.equal(layer(X, return_gates=None)[0], layer(X)[0])
+
+
+def test_the_reset_of_a_gru_is_true_or_false():
+    with pytest.raises(ArgumentError, match=r"^GRU\.reset_after: must be True or False; got 'False'\."):
+        GRU(3, 4, reset_after="False")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("extra", [(), (2, 3)], ids=["1-D", "3-D"])
+def test_packed_data_of_another_rank_is_refused(extra):
+    data = torch.randn(5, 3, *extra)
+    text = rf"^LSTM\.input: must hold data of 2 dimensions \[tokens, D\]; got shape \[15{', 2, 3' if extra else ''}\]\."
+    with pytest.raises(ArgumentError, match=text):
+        LSTM(3, 4)(pack_padded_sequence(data, [5, 5, 5]))

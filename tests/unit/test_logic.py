@@ -9,17 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatedrnn.core.errors import DataError
+from gatedrnn.data.config import PairDataConfig
 from gatedrnn.data.labelled import LabelledPairs, find_pairs, pair_batches
 from gatedrnn.data.logic import (
     LABELS,
     FormulaError,
     make_pairs,
+    make_splits,
     read_formula,
     read_pairs,
     relation,
     write_pairs,
 )
 from gatedrnn.data.vocabulary import Vocabulary
+from gatedrnn.tasks import Inference
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "logical-inference"
 
@@ -194,3 +197,27 @@ def test_labels_are_those_of_the_published_pairs():
     assert all(relation(read_formula(p.left), read_formula(p.right)) == p.label for p in pairs)
     stated = [int(line.split("\t")[0]) for path in files for line in path.read_text().splitlines()]
     assert [min(p.operators, 12) for p in pairs] == stated
+
+
+FEW = {"train": (300, range(5)), "valid": (40, range(5)), "test": (60, range(9))}
+
+
+def test_no_made_pair_is_in_two_splits_and_each_split_has_pairs_without_an_operator():
+    made = make_splits(FEW, 1)
+    assert {split: len(pairs) for split, pairs in made.items()} == {"train": 300, "valid": 40, "test": 60}
+    every = [(pair.left, pair.right) for pairs in made.values() for pair in pairs]
+    assert len({*every}) == len(every) == 400
+    assert all({0, 1, 4} <= {pair.operators for pair in pairs} for pairs in made.values())
+    assert made == make_splits(FEW, 1) != make_splits(FEW, 2)
+
+
+def test_splits_that_ask_for_more_pairs_than_there_are_share_them():
+    made = make_splits({split: (50, [0]) for split in FEW}, 1)
+    assert [len(pairs) for pairs in made.values()] == [12, 12, 12]
+
+
+def test_built_in_pairs_without_an_operator_can_be_trained_on_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("gatedrnn.tasks.inference._MADE", FEW)
+    Inference.make(tmp_path, 1, PairDataConfig())
+    task = Inference.open(PairDataConfig(operators=0), tmp_path)
+    assert min(len(task.pairs["train"]), len(task.pairs["valid"])) > 0 and len(task.pairs["test"]) == 60

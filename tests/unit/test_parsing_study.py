@@ -6,6 +6,7 @@ from itertools import count, islice
 import numpy as np
 import pytest
 import torch
+from nltk.tree import Tree
 
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import DataConfig, Vocabulary, sample_trees
@@ -14,6 +15,7 @@ from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.studies.parsing import (
     BASELINE_NAMES,
     GATES,
+    agreements,
     by_length,
     cells_with_master_gates,
     default_layer,
@@ -24,7 +26,7 @@ from gatedrnn.studies.parsing import (
 )
 from gatedrnn.studies.parsing import read_sentences as read
 from gatedrnn.studies.syntax import log_probabilities
-from gatedrnn.trees import ALGORITHMS, distances_to_spans, gold_tree, score
+from gatedrnn.trees import ALGORITHMS, bootstrap, distances_to_spans, gold_tree, score
 
 WORDS, EOS = 30, 1
 
@@ -259,6 +261,25 @@ def test_scores_by_length_are_those_of_the_sentences_of_that_length(max_words):
         assert part.scores["right"] == score(right, trees).as_dict()
     whole = evaluate_parsing(GOLD, predicted, max_words=max_words)
     assert sum(part.sentences for part in found.values()) == whole.sentences
+
+
+def test_no_score_where_no_sentence_counts():
+    one, two = (gold_tree(Tree.fromstring(text)) for text in ("(S (NN a))", "(S (NN a) (NN b))"))
+    found = score([set()], [one])
+    assert found.as_dict() == {
+        "A": pytest.approx(100),
+        "AW": pytest.approx(100),
+        "B": None,
+        "B_star": None,
+        "corpus": None,
+    }
+    assert score([set()], [two]).as_dict()["corpus"] == pytest.approx(100)
+    assert bootstrap([set()], [one], samples=3)["B"] is None
+    low, high = bootstrap([set(), set()], [one, two], samples=30)["B"]
+    assert low == high == pytest.approx(100)
+    result = evaluate_parsing([one], [set()], samples=2)
+    assert result.scores["random"]["B"] is None is result.intervals["model"]["corpus"]
+    assert agreements([[set()], [set()]], [one]) == [[None, None], [None, None]]
 
 
 def test_unknown_baselines_and_empty_selections_are_refused():

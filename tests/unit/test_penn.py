@@ -1,5 +1,6 @@
-"""Sentences as people write them, cut into words and joined again."""
+"""Sentences as people write them, cut into words and joined again, at once or piece by piece."""
 
+import random
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.data.levels import Words
 from gatedrnn.data.penn import penn_forms, penn_text, penn_words, penn_words_of_pieces
+from gatedrnn.serve.text import Pieces
 
 SENTENCES = {
     "He can't eat strings.": "He ca n't eat strings .",
@@ -197,3 +199,41 @@ def test_the_cache_of_tokens_is_made_again_for_another_setting(tmp_path):
 def test_settings_that_are_refused(given, told):
     with pytest.raises(ArgumentError, match=re.escape(told)):
         DataConfig(**given)
+
+
+LINES = [
+    'He said, "I can\'t go (now)." Then he left.',
+    '"Strings." she said; it\'s U.S. $5 gold.',
+    "'quoted' words 'here' too",
+    'The "a" and "b" [c] {d} -- e... f; "why?" - "no!" 50% of it.',
+    "the dogs' bones, and 1,000 more: cannot, gonna",
+]
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return Vocabulary.learn([LINES], DataConfig(tokenize="penn", min_count=1))
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_pieces_after_any_prompt_are_the_rest_of_the_line(vocabulary, line):
+    tokens = vocabulary.tokens(line)
+    assert vocabulary.text(tokens) == line
+    for cut in range(len(tokens) + 1):
+        pieces, before = Pieces(vocabulary, tokens[:cut]), vocabulary.text(tokens[:cut])
+        if line.startswith(before):  # a mark at the end of a prompt may be written in another way than before its word
+            assert before + "".join(map(pieces.add, tokens[cut:])) + pieces.rest() == line
+
+
+def test_pieces_of_random_texts(vocabulary):
+    draw = random.Random(1)
+    for _ in range(100):
+        tokens = vocabulary.tokens(" ".join(draw.choices([*LINES, '"', "(", "--", "the", "$", "%", "'"], k=8)))
+        pieces = Pieces(vocabulary)
+        assert "".join(map(pieces.add, tokens)) + pieces.rest() == vocabulary.text(tokens)
+
+
+def test_a_mark_that_opens_waits_for_its_word(vocabulary):
+    pieces = Pieces(vocabulary, ["said", ","])
+    assert [pieces.add(token) for token in ("``", "I", "''", "he")] == ["", ' "I', '"', " he"]
+    assert (pieces.add("``"), pieces.rest(), pieces.rest()) == ("", ' "', "")

@@ -1,13 +1,16 @@
 """Figures and the demo's page."""
 
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
 import numpy as np
 import pytest
 from page import Page
+from scripts import benchmark
 
+from gatedrnn.plots.accuracy import by_operators
 from gatedrnn.plots.compression import change_by_bytes
 from gatedrnn.plots.evaluations import write_syntax_report
 from gatedrnn.plots.gates import COLORS
@@ -272,3 +275,22 @@ def test_fonts_that_are_gone_are_passed_over(tmp_path, monkeypatch):
 def test_an_svg_warns_of_no_letter(recwarn):
     to_svg(tree_and_gates(["a", "\U00012345"], [], [(0, 2)], {}))
     assert not recwarn.list
+
+
+def names(legend):
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_legends_name_runs_that_begin_with_an_underscore(tmp_path, monkeypatch):
+    accuracy = {"majority": 53.0, "by_operators": {"0": {"accuracy": 100.0}}}
+    (axes,) = by_operators({"_one": accuracy, "two": accuracy}).axes
+    assert names(axes.get_legend()) == ["_one", "two"]
+    rows = [{"scheme": name, "bytes": 9, "change_percent": 1.0} for name in ("original", "int8")]
+    assert names(change_by_bytes({"_one": rows, "int8": rows}).legends[0]) == ["_one", "int8", "int8"]
+    line = {"seconds": 60.0, "valid_perplexity": 100.0, "train_perplexity": 120.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    curves = benchmark("curves")
+    monkeypatch.setattr(sys, "argv", ["curves.py", "--out", str(tmp_path / "x.svg"), f"_a={tmp_path}"])
+    curves.main()
+    assert names(curves.plt.gca().get_legend()) == ["_a, validation: 100.00", "_a, training"]
+    curves.plt.close()

@@ -1,4 +1,4 @@
-"""Parts of training recipes for language models: schedules, shuffles, averages, resets, skip connections, temperature."""
+"""Parts of training recipes: schedules, shuffles, averages, optimizers, fine-tuning, resets, skip connections, temperature."""
 
 import json
 from dataclasses import replace
@@ -6,17 +6,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from displays import Quiet
+from letters import write_letters
 
 from gatedrnn import ArgumentError
 from gatedrnn.cli.main import main
-from gatedrnn.data import EOS, Vocabulary
+from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.data.batching import PAD_TARGET, StreamBatches, window_lengths
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.surprisal import window_losses
+from gatedrnn.tasks import LanguageModelling
+from gatedrnn.tasks.cache import Cache
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.language_modelling import _reset
 from gatedrnn.tasks.perplexity import TEMPERATURES, best_temperature, evaluate
 from gatedrnn.training.averaging import Average
+from gatedrnn.training.config import RunConfig
+from gatedrnn.training.loop import _optimizer, train
+from gatedrnn.training.run import read_metrics
 from gatedrnn.training.schedule import betas, one_cycle, rate, starts_averaging
 
 CYCLE = TrainingConfig(schedule="one_cycle", betas=(0.8, 0.99), peak_beta=0.7)
@@ -240,3 +247,75 @@ class TestTemperature:
         assert main(["evaluate", run, "--temperature", "1e-46"]) == 1 and "at least 0.001" in capsys.readouterr().err
         assert main(["evaluate", run, "--temperature", "auto", "--reset"]) == 1
         assert "--temperature: cannot be combined with --reset; got auto" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("cache", "said"), [(None, "best on valid"), (Cache(), "best on valid, without cache and")])
+def test_a_temperature_says_how_it_was_chosen(tmp_path, monkeypatch, cache, said):
+    monkeypatch.setattr("gatedrnn.tasks.language_modelling.best_temperature", lambda *_: 0.9)
+    corpus = Corpus(find_splits(write_letters(tmp_path / "text", "abc", 20, 5)), min_count=1)
+    task = LanguageModelling(corpus)
+    model = task.build(task.complete(LanguageModelConfig(cell="lstm", embedding_size=4, hidden_sizes=(4,))), "auto")
+    text = Corpus({"text": corpus.files["valid"]}, corpus.vocabulary)
+    how = {"batch_size": 1, "reset": False, "temperature": "auto", "cache": cache, "dynamic": None}
+    told = LanguageModelling.evaluate(model, corpus.vocabulary, text, how | {"valid": text}).lines[-1]
+    assert f"temperature 0.9 ({said}" in told and told.count("without cache and dynamic evaluation)") == bool(cache)
+
+
+def stepped(training, penalty=0.0):
+    """A parameter after three steps on the loss Σ a w³ + penalty/2 ‖w‖², and its gradients without the penalty."""
+    model = torch.nn.ParameterList([torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)])
+    optimizer, gradients = _optimizer(model, training), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        w = model[0]
+        loss = (torch.tensor([1.0, 2.0, -0.5]) * w**3).sum()
+        gradients.append(torch.autograd.grad(loss, w, retain_graph=True)[0])
+        (loss + penalty / 2 * (w**2).sum()).backward()
+        optimizer.step()
+    return model[0].detach(), gradients
+
+
+def test_adam_without_the_first_mean_is_rmsprop_with_bias_correction():
+    found, gradients = stepped(TrainingConfig(betas=(0.0, 0.999), learning_rate=0.01))
+    w, square = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for t, g in enumerate(gradients, 1):
+        square = 0.999 * square + 0.001 * g**2
+        w = w - 0.01 * g / ((square / (1 - 0.999**t)).sqrt() + 1e-8)
+    torch.testing.assert_close(found, w, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_weight_decay_is_an_l2_penalty_in_the_loss(optimizer):
+    training = TrainingConfig(optimizer=optimizer, learning_rate=0.01, weight_decay=0.3)
+    decayed, _ = stepped(training)
+    penalised, _ = stepped(replace(training, weight_decay=0.0), penalty=0.3)
+    torch.testing.assert_close(decayed, penalised, atol=1e-12, rtol=1e-12)
+    assert not torch.equal(decayed, stepped(replace(training, weight_decay=0.0))[0])
+
+
+MODEL = LanguageModelConfig(cell="lstm", embedding_size=8, hidden_sizes=(8,))
+TRAINING = TrainingConfig(
+    epochs=2, batch_size=4, sequence_length=10, learning_rate=0.05, device="cpu", checkpoint_minutes=1e-9
+)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return Corpus(find_splits(write_letters(tmp_path / "text", "abcdefg", 40, 20)), min_count=1)
+
+
+def run(corpus, folder, display=None, *, resume=False, project=None, **training):
+    config = RunConfig(DataConfig(), MODEL, replace(TRAINING, **training))
+    return train(config, LanguageModelling(corpus), folder, display or Quiet(), resume=resume, project=project)
+
+
+def test_finetuning_keeps_its_learning_rate(corpus, tmp_path):
+    run(corpus, tmp_path / "run", epochs=3, finetune_epochs=3, plateau_threshold=0.9)
+    rates = [record["learning_rate"] for record in read_metrics(tmp_path / "run")]
+    assert rates == pytest.approx([0.05, 0.05, 0.025, 0.05, 0.05, 0.05])
+
+
+def test_a_loss_that_explodes_is_told_with_its_bound(corpus, tmp_path):
+    rule = r"^training: the loss must be finite and below 100 nats \(epoch 1, step \d+\); got \d"
+    with pytest.raises(ArgumentError, match=rule):
+        run(corpus, tmp_path / "run", optimizer="sgd", learning_rate=1e4, gradient_clip=0.0)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from displays import CutError, Quiet
 from letters import write_letters
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -68,31 +69,17 @@ SETTINGS = {
 TIMES = ("seconds", "tokens_per_second")
 
 
-class CutError(Exception):
-    """What stops a training without warning."""
-
-
-class Quiet:
-    """A display that says nothing, and can cut off or interrupt after some steps."""
-
-    def __init__(self, at=None, error=CutError):
-        self.at, self.error, self.steps = at, error, 0
-
-    def start_epoch(self, epoch, steps):
-        pass
-
-    def step(self, done, loss_nats, tokens_per_second):
-        self.steps += 1
-        if self.steps == self.at:
-            raise self.error
-
-    def end_epoch(self, record):
-        pass
-
-
 @pytest.fixture
 def corpus(tmp_path):
     return Corpus(find_splits(write_letters(tmp_path / "text", "abcdefg", 60, 20)), min_count=1)
+
+
+def run(corpus, folder, display, **training):
+    """Train an LSTM."""
+    model = LanguageModelConfig(cell="lstm", embedding_size=8, hidden_sizes=(8,))
+    return train(
+        RunConfig(DataConfig(), model, replace(TRAINING, **training)), LanguageModelling(corpus), folder, display
+    )
 
 
 def config_for(case, **training):
@@ -432,6 +419,14 @@ def test_a_budget_spent_before_the_first_validation_leaves_a_validated_run(corpu
         train(config, LanguageModelling(corpus), tmp_path / "run", CutInValidation())
     outcome = train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
     assert "budget" in outcome.stopped and outcome.best and len(metrics(tmp_path / "run")) == 1
+
+
+def test_a_checkpoint_holds_the_state_of_a_stream_and_none_of_sentences(corpus, tmp_path):
+    for unit, length, held in (("stream", 10, True), ("sentence", 35, False)):
+        with pytest.raises(CutError):
+            run(corpus, tmp_path / unit, Quiet(3), unit=unit, sequence_length=length)
+        tensors, _ = checkpoint.load(tmp_path / unit)
+        assert any(".states." in name for name in tensors) == held
 
 
 # The parts.

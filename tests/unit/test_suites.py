@@ -276,3 +276,28 @@ def test_what_is_no_suite(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(DataError, match=r"a\.json"):
         read_suite(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"meta": 5}, 'meta must be a JSON object; got 5. Write {"name": "my suite", "metric": "sum"}.'),
+        ({"region_meta": [1]}, 'region_meta must be a JSON object; got [1]. Write {"1": "subject", "2": "verb"}.'),
+        ({"region_meta": {"a": "b"}}, "region_meta: must be a whole number; got 'a'. Write a number such as 1."),
+        ({"predictions": [{"type": "code"}]}, 'Write {"type": "formula", "formula": "(2;%match%) < (2;%mismatch%)"}.'),
+        ({"items": []}, 'must have a list of items, with at least one; got none. Write "items": [...].'),
+    ],
+)
+def test_what_is_wrong_in_a_suite_is_told_with_what_to_write(change, told, tmp_path):
+    regions = [{"region_number": 1, "content": "a"}]
+    suite = {
+        "items": [{"item_number": 1, "conditions": [{"condition_name": "a", "regions": regions}]}],
+        "predictions": [{"type": "formula", "formula": "(1;%a%) > 0"}],
+    }
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(suite))
+    assert read_suite(path).name == "a"
+    path.write_text(json.dumps(suite | change))
+    with pytest.raises(DataError) as caught:
+        read_suite(path)
+    assert told in str(caught.value)

@@ -2,14 +2,23 @@
 
 import gzip
 import json
+import math
 
 import pytest
 import torch
+from tiny_levels import LEVELS, by_steps, of_level
 
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.data import EOS, MinimalPair, Vocabulary, read_pairs
+from gatedrnn.data import EOS, DataConfig, MinimalPair, Vocabulary, read_pairs
 from gatedrnn.models import LanguageModel, LanguageModelConfig
-from gatedrnn.studies.syntax import beginning_log_probabilities, evaluate_pairs, log_probabilities, sentence_ids
+from gatedrnn.studies.syntax import (
+    beginning_log_probabilities,
+    continuation_ids,
+    evaluate_pairs,
+    log_probabilities,
+    read_regions,
+    sentence_ids,
+)
 
 WORDS = ["the", "author", "authors", "laughs", "laugh", "do", "n't", "N"]
 
@@ -196,3 +205,100 @@ def test_wrong_choices_are_named(model, vocabulary):
             evaluate_pairs(model, vocabulary, [pair("a", "b")], **options)
     with pytest.raises(DataError, match="at least one pair"):
         evaluate_pairs(model, vocabulary, [])
+
+
+SUBJECTS = ["the pilot", "the old pilots", "a guard", "guards", "the old guard"]
+VERBS = [
+    ("walks", "see the pilots"),
+    ("sees", "walk to a garden"),
+    ("pilot", "walks"),
+    ("old", "garden"),
+    ("to", "the"),
+    ("walks to", "a"),
+    ("pilots see", "to"),
+]
+PAIRS = [(s, *v) for s in SUBJECTS for v in VERBS]
+
+
+def verdicts(model, vocabulary, pairs, **how):
+    found = evaluate_pairs(model, vocabulary, pairs, unknown="unk", **how).phenomena.values()
+    return [one.accuracy for one in found]
+
+
+@pytest.mark.parametrize("append", ["", "."])
+@pytest.mark.parametrize("level", LEVELS)
+def test_pairs_are_read_as_written_and_as_suites_are(level, append, monkeypatch):
+    model, vocabulary = of_level(level)
+    read = []
+    spy = lambda model, sentences, eos: read.extend(sentences) or log_probabilities(model, sentences, eos)  # noqa: E731
+    monkeypatch.setattr("gatedrnn.studies.syntax.evaluation.log_probabilities", spy)
+    given = [MinimalPair(str(k), f"{s} {a}", f"{s} {b}") for k, (s, a, b) in enumerate(PAIRS)]
+    end = f" {append}" if append else ""
+    wanted = []
+    for pair in given:
+        ids = [[*vocabulary.encode(vocabulary.tokens(text + end)), 1] for text in (pair.good, pair.bad)]
+        wanted.append(float(sum(by_steps(model, ids[0])) > sum(by_steps(model, ids[1]))))
+    assert verdicts(model, vocabulary, given, append=append) == wanted
+    texts = [text + end for pair in given for text in (pair.good, pair.bad)]
+    assert read == [vocabulary.encode(vocabulary.tokens(text)) for text in texts]
+    nats = log_probabilities(model, [sentence_ids(vocabulary, text) for text in texts], 1)
+    regions = [[*text.rsplit(" ", 1)] for text in texts]
+    bits = [sum(map(sum, one.bits)) for one in read_regions(model, vocabulary, regions)]
+    assert nats == pytest.approx([-one * math.log(2) for one in bits], abs=1e-9)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_prefix_is_followed_by_the_whole_word(level):
+    model, vocabulary = of_level(level)
+    given = [MinimalPair(str(k), "x", "x", one) for k, one in enumerate(PAIRS)]
+    wanted = []
+    for prefix, *words in PAIRS:
+        start = len(vocabulary.tokens(prefix))
+        ids = [vocabulary.encode(vocabulary.tokens(f"{prefix} {word}")) for word in words]
+        assert all(each[:start] == vocabulary.encode(vocabulary.tokens(prefix)) for each in ids)
+        good, bad = (sum(by_steps(model, each)[start:]) for each in ids)
+        wanted.append(float(good > bad))
+    assert verdicts(model, vocabulary, given, method="prefix") == wanted
+    assert 0 < sum(wanted) < len(wanted)
+
+
+@pytest.mark.parametrize("tokenize", ["none", "penn"])
+@pytest.mark.parametrize(
+    ("before", "text", "sentence", "words"),
+    [
+        ("shares of Mr. ", "Vinken", "shares of Mr. Vinken fell .", ["shares of Mr.", "Vinken"]),
+        ("shares of Mr. ", "Vinken", "", ["shares of Mr.", "Vinken"]),
+        ("in the ", "U.S.", "in the U.S. fell shares", ["in the", "U.S."]),
+        ("in the ", "U.S.", "in the U.S.", ["in the", "U.S ."]),
+        ("in the U.S. ", "shares", "in the U.S. shares fell", ["in the U.S.", "shares"]),
+        ("in the ", "shares", "in the shares.", ["in the", "shares"]),
+        ("they ", "ca", "they can't", ["they", "ca"]),
+        ("they ", "can't", "they can't fell", ["they", "ca n't"]),
+        ("they ", "was", "they wasn't", ["they", "was"]),
+        ("the shares", " fell", "", ["the shares", "fell"]),
+    ],
+)
+def test_a_prefix_is_cut_as_it_stands_in_its_sentence(tokenize, before, text, sentence, words):
+    every = "shares of Mr. Vinken fell in the U.S. U.S . they ca n't was"
+    vocabulary = Vocabulary.learn([[every + " x"]], DataConfig(tokenize=tokenize, min_count=1))
+    found = continuation_ids(vocabulary, before, text, sentence=sentence)
+    assert [" ".join(vocabulary.decode(ids)) for ids in found] == words
+
+
+def test_a_word_that_joins_its_prefix_is_skipped():
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers, of the extra hf")
+    from gatedrnn.data.subwords import Subwords
+
+    whole = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "a b": 2, "c": 3}, unk_token="<unk>"))
+    vocabulary = Vocabulary.of(Subwords(whole))
+    assert continuation_ids(vocabulary, "a ", "b")[1] == []
+    model = LanguageModel(LanguageModelConfig(len(vocabulary), embedding_size=4, hidden_sizes=(4,), cell="lstm"))
+    given = [MinimalPair("p", "a b", "a c", ("a", "b", "c"))]
+    assert evaluate_pairs(model, vocabulary, given, method="prefix").phenomena["p"].skipped == 1
+
+
+def test_nothing_is_appended_to_a_prefix():
+    model, vocabulary = of_level("word")
+    given = [MinimalPair("p", "the pilot", "the old", ("the", "pilot", "old"))]
+    with pytest.raises(ArgumentError, match=r"append: works only with the method sentence; got '\.' with the method"):
+        evaluate_pairs(model, vocabulary, given, method="prefix", append=".")

@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 from torch.utils.checkpoint import checkpoint
 
 import gatedrnn
-from gatedrnn import GRU, LSTM, ONLSTM
+from gatedrnn import GRU, LSTM, ONLSTM, RNN
 from gatedrnn.core.files import cache_folder
 from gatedrnn.sequence import BACKENDS, timing
 
@@ -285,3 +285,12 @@ def test_a_lock_that_another_process_never_gives_back_costs_only_the_table(clock
     with FileLock(f"{path}.lock"):
         assert ran(clock, LSTM(3, 4), 5, 2, 3) == "torch"
     assert not path.exists()
+
+
+def test_a_projection_belongs_to_the_size_that_a_time_is_kept_for():
+    def size(proj_size):
+        layer = RNN(3, 8, proj_size=proj_size)
+        state = (torch.zeros(2, proj_size or 8),)
+        return timing._size(layer.request(0, torch.randn(4, 2, 3), state))
+
+    assert len({size(each) for each in (0, 2, 3)}) == 3 and " J=2 " in size(2)

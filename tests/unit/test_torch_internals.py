@@ -22,7 +22,7 @@ OTHERS = {
     # Numba's and llvmlite's, all in compile/build.py, which without them lets Numba compile as it does for others
     "_OptLevel", "_dynfunc", "_engine", "_ensure_finalized", "_final_module",
     # Python's and jsonargparse's
-    "_exit", "_getframe", "_option_string_actions",
+    "_exit", "_getframe", "_option_string_actions", "_replace",
 }  # fmt: skip
 
 # Imports `gatedrnn` as on a PyTorch that has none of the private names.
@@ -302,3 +302,16 @@ except gatedrnn.ArgumentError:
 def test_layers_are_right_without_any_private_name(tmp_path):
     done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, timeout=300)
     assert done.stdout == "right\n", done.stderr[-2000:]
+
+
+def test_an_operator_runs_while_another_thread_imports_torch_compile(monkeypatch):
+    class Shielded:
+        def __init__(self, function):
+            self.__wrapped__ = function
+
+    half = types.ModuleType("torch._dynamo")  # as other threads see it meanwhile: without what it will have
+    vars(half)["__spec__"] = types.SimpleNamespace(_initializing=True)
+    function = lambda value: value + 1  # noqa: E731 - it is given attributes
+    torch_internals.start_light(types.SimpleNamespace(_backend_fns={"cpu": Shielded(function)}))
+    monkeypatch.setitem(sys.modules, "torch._dynamo", half)
+    assert function.__dynamo_disable(2) == 3

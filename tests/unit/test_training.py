@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from gatedrnn.cells import CELLS
-from gatedrnn.core.config import from_dict, to_dict
+from gatedrnn.core.config import convert, from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from gatedrnn.data import EOS, UNK, Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.gates import Gates
@@ -429,3 +429,29 @@ def test_what_a_configuration_leaves_open_of_the_gates_is_the_cells(cell, temper
     assert gates().temperature == temperature and gates().names == CELLS[cell].gates.names
     with pytest.raises(ArgumentError, match=r"model\.gates\.noise: unknown key.*noise_probability"):
         gates(noise=1)
+
+
+def test_an_integer_that_no_float_holds_is_refused():
+    assert convert(float, 10**300, "a.b") == 1e300
+    with pytest.raises(ArgumentError, match=r"^a\.b: must fit a floating-point number; got an integer of 1329 bits\."):
+        convert(float, 10**400, "a.b")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task": ["translation"]}, r"^task: unknown name; got \['translation'\]\. Did you mean 'translation'\?"),
+        ({"task": {"a": 1}}, r"^task: unknown name; got \{'a': 1\}\. Known: "),
+        ({"data": {"folder": 2024}}, r"^data\.folder: must be text; got 2024\. Put it in quotes\.$"),
+        ({"data": {"level": ["word"]}}, r"^data\.level: must be text; got \['word'\]\. Change the value\.$"),
+        (
+            {"task": "translation", "data": {"columns": "de"}},
+            r"columns: must be a list; got 'de'\. Write \[name, name\]",
+        ),
+        ({"model": {"hidden_sizes": 8}}, r"^model\.hidden_sizes: must be a list; got 8\. Write \[300, 300\]\.$"),
+        ({"training": {"betas": 1}}, r"^training\.betas: must be a list; got 1\. Write \[0\.9, 0\.99\]\.$"),
+    ],
+)
+def test_a_value_of_another_type_is_told_with_what_to_write(values, message):
+    with pytest.raises(ArgumentError, match=message):
+        from_dict(RunConfig, values, "")

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -402,3 +403,87 @@ def test_the_other_language_puts_verbs_last_and_has_a_word_for_each_word():
     words = {word: WORDS.get(word, word) for word in ("the", "pilot", "sees", "nurse")}
     expected = [words["the"], words["pilot"], "ga", words["the"], words["nurse"], "o", words["sees"]]
     assert verb_final(tree) == expected
+
+
+def test_a_column_of_a_language_stands_once():
+    with pytest.raises(
+        ArgumentError,
+        match=r"data\.columns: must name data\.source and data\.target, each once; got de, en, de\. Write",
+    ):
+        ParallelDataConfig("x", "de", "en", ("de", "en", "de"))
+    assert ParallelDataConfig("x", "de", "en", ("other", "de", "en", "other")).columns
+
+
+NAMED = {"data": ParallelDataConfig(level="word", joint=False, min_count=1), "text": TextPair(["a b", "b"], ["A", "B"])}
+
+
+def translator(**settings):
+    torch.manual_seed(1)
+    config = TranslationConfig(embedding_size=8, hidden_sizes=(8,), decoder_sizes=(8,), tied=False, **settings)
+    return TranslationModel(replace(config, vocabulary_size=9, target_size=7)).eval()
+
+
+def sources(*lengths):
+    ids = torch.full((max(lengths), len(lengths)), 1)
+    for b, length in enumerate(lengths):
+        ids[: length - 1, b] = torch.arange(length - 1) % 7 + 2
+    return ids, torch.tensor(lengths)
+
+
+def test_no_translated_token_is_aligned_with_the_end_of_the_source():
+    model, (source, lengths) = translator(), sources(4, 1, 2, 6)
+    real = model.decode
+
+    def at_the_end(given, inputs):
+        """All attention where the source ends."""
+        found = real(given, inputs)
+        last = (~given.beyond_BS).sum(1) - 1
+        return found._replace(attention=torch.nn.functional.one_hot(last, given.beyond_BS.shape[1]).float()[None])
+
+    model.decode = at_the_end
+    aligned = [best[0].alignment for best in translate(model, source, lengths, Beam(size=3))]
+    assert all(0 <= place < max(1, n - 1) for n, each in zip(lengths.tolist(), aligned, strict=True) for place in each)
+    assert any(aligned)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
+def test_a_search_whose_scores_are_not_finite_is_refused(value):
+    model, given = translator(), sources(3)
+    with torch.no_grad():
+        model.decoder.weight.fill_(value)
+        model.output.bias.fill_(10.0)
+    with pytest.raises(CheckpointError, match=r"translation\.scores: must be finite; got NaN or infinity"):
+        translate(model, *given, Beam(size=2))
+
+
+@pytest.mark.parametrize("size", [1001, 10**20])
+def test_a_beam_is_at_most_a_thousand_wide(size):
+    assert Beam(size=1000).size == 1000
+    with pytest.raises(ArgumentError, match=r"beam\.size: must be at most"):
+        Beam(size=size)
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (torch.ones(2, 3), r"must be integers \[T, B\]; got torch\.float32"),
+        (torch.ones(6, dtype=torch.long), r"must be integers \[T, B\]; got torch\.int64 \[6\]"),
+        (torch.ones(3, 2, dtype=torch.long), r"must have the inputs' shape \[2, 3\] and device cpu; got \[3, 2\]"),
+        (torch.ones(2, 3, dtype=torch.long, device="meta"), r"must have .* and device cpu; got \[2, 3\] on meta"),
+    ],
+)
+def test_targets_of_another_layout_are_refused(targets, said):
+    model, inputs = translator(), torch.ones(2, 3, dtype=torch.long)
+    given = (*sources(3, 2, 2), inputs, torch.tensor([2, 2, 2]))
+    assert model(*given, targets_TB=inputs.int()).nats.isfinite()
+    with pytest.raises(ArgumentError, match=rf"TranslationModel\.targets_TB: {said}"):
+        model(*given, targets_TB=targets)
+
+
+def test_sacrebleu_is_asked_for_before_anything_is_translated(monkeypatch):
+    task = Translation({"train": NAMED["text"], "valid": NAMED["text"]}, NAMED["data"])
+    for name in ("sacrebleu", "sacrebleu.metrics", "sacrebleu.metrics.bleu"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("gatedrnn.tasks.translation.translations", lambda *_: pytest.fail("it was translated"))
+    with pytest.raises(ArgumentError, match="needs sacrebleu to score translations"):
+        Translation.evaluate(None, task.languages, NAMED["text"], {"beam": None, "tokenize": None})

@@ -1,12 +1,14 @@
-"""Reading bracketed treebanks."""
+"""Reading bracketed treebanks, and which of their words count."""
 
 import gzip
 
 import pytest
+from nltk.tree import Tree
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import read_treebank
-from gatedrnn.trees import gold_tree
+from gatedrnn.data.characters import character_words
+from gatedrnn.trees import brackets, gold_tree
 
 
 def read(tmp_path, text):
@@ -94,6 +96,22 @@ def test_a_tree_too_deep_for_nltk_is_refused_with_its_line(tmp_path):
     (tmp_path / "a.trees").write_text(CAT + "\n" + deep(5000))
     with pytest.raises(DataError, match=r"a\.trees:2: must be a bracketed tree; got .*depth"):
         list(read_treebank(tmp_path / "a.trees"))
+
+
+def test_brackets_are_no_words_in_any_form():
+    names = ("-LRB-", "-RRB-", "-LSB-", "-RCB-", "(", "]")
+    tree = Tree(
+        "S", [Tree("NP", [Tree("NN", ["老人"]), *(Tree(name, [name]) for name in names)]), Tree("X", ["a-LRB-1"])]
+    )
+    assert gold_tree(tree, "alnum").words == ("老人", "a-LRB-1")
+    assert gold_tree(tree, "alnum", character_words).words == ("老", "人", "a", "(", "1")
+    assert gold_tree(Tree("S", ["[-RSB-", "a-LSB-"]), "alnum", character_words).words == ("a", "[")
+
+
+@pytest.mark.parametrize("word", ["10 000", "10\u00a0000", "10 \t000", "10\u2009000"])
+def test_a_word_with_a_space_is_one_leaf(word):
+    assert brackets({(0, 2)}, [word, "people", "came"]) == "(X (X 10_000 people) came)"
+    assert Tree.fromstring(brackets(set(), ["a", "", " "])).leaves() == ["a", "_", "_"]
 
 
 # ---------------------------------------------------------------- bad trees among good ones
@@ -197,3 +215,49 @@ def test_dependencies_are_refused_as_such(tmp_path, first, before, skipped):
     with pytest.raises(DataError, match=told):
         list(read_treebank(tmp_path / "a.conllu", skipped))
     assert not skipped
+
+
+GOOD = "(S (NP (DT the) (NN {0})) (VP (VBZ runs)))"
+OPEN = "(S (NP (DT the) (NN {0}) (VP (VBZ runs)))"
+FLAT = "({1}\n(NP (DT the) (NN {0}))\n(VP (VBZ runs)))"
+
+
+@pytest.mark.parametrize(
+    ("lines", "found", "lost"),
+    [
+        ([GOOD, OPEN, GOOD, "junk", GOOD], "ace", ["2", "4"]),
+        ([OPEN, "junk", GOOD, "junk", "(S)", GOOD], "cf", ["1: Lines 1–2", "4", "5"]),
+        ([OPEN, GOOD + "\n" + GOOD.replace("{0}", "x"), "junk\n more"], "bx", ["1", "4: Lines 4–5"]),
+        (["(S\n  (NN {0})\n", GOOD, GOOD], "bc", ["1: Lines 1–2"]),
+    ],
+)
+def test_good_trees_after_a_bad_one_are_read_and_all_lost_lines_are_named(tmp_path, lines, found, lost):
+    check_skipped(tmp_path, lines, found, lost)
+
+
+def test_roots_begin_trees_where_lines_inside_trees_do_not(tmp_path):
+    flat, broken = FLAT.replace("{1}", "ROOT"), FLAT.replace("{1}", "ROOT")[:-1]
+    check_skipped(tmp_path, [flat, broken, flat, flat], "acd", ["4: Lines 4–6"])
+    flat, broken = FLAT.replace("{1}", "S"), FLAT.replace("{1}", "S")[:-1]
+    check_skipped(tmp_path, [flat, broken, flat], "a", ["4: Lines 4–9"])
+
+
+def check_skipped(folder, lines, found, lost):
+    (folder / "a.trees").write_text(
+        "\n".join(line.replace("{0}", name) for name, line in zip("abcdef", lines, strict=False))
+    )
+    errors = []
+    nouns = [tree.leaves()[1] for tree in read_treebank(folder / "a.trees", errors)]
+    assert "".join(nouns) == found
+    for error, said in zip(errors, lost, strict=True):
+        number, _, range_ = said.partition(": ")
+        assert f"a.trees:{number}: " in str(error) and "\n" not in str(error)
+        assert str(error).endswith(f"{range_} are left out.") if range_ else "are left out" not in str(error)
+
+
+def test_the_first_tree_of_a_file_may_be_the_bad_one(tmp_path):
+    whole = "(ROOT (S\n(NP (DT a) (NN cat))\n(VP (VBZ sits))))\n"
+    (tmp_path / "trees").write_text(whole.replace("))))", ")") + whole + whole)
+    skipped = []
+    assert [tree.label() for tree in read_treebank(tmp_path / "trees", skipped)] == ["ROOT", "ROOT"]
+    assert "Lines 1–3 are left out" in str(skipped[0])

@@ -1,5 +1,6 @@
 """Votes of several parsers: weights of families, the right-branching prior, and what each voter adds."""
 
+import numpy as np
 import pytest
 
 from gatedrnn.core.errors import ArgumentError
@@ -89,3 +90,17 @@ def test_a_family_that_has_left_takes_its_weight_along():
     assert rest.by_family == {"l": 1, PRIOR: 0.1} and rest.trees("biased") == [right(4)]
     with pytest.raises(ArgumentError, match="must name a family among the voters: g"):
         Ballot([trees(left(4))], ["g"], gold(4), {"x": 1})
+
+
+LEFT, RIGHT = {(0, 2), (0, 3), (0, 4)}, {(2, 4), (1, 4), (0, 4)}
+
+
+@pytest.mark.parametrize("far", [1e308, 1e17, 1e-320, 5e-324])
+def test_weights_of_any_size(far):
+    assert consensus([LEFT, RIGHT, RIGHT], 4, [far, 1 / 3, 1 / 3]) == (LEFT if far > 1 else RIGHT)
+    assert consensus([LEFT, RIGHT, RIGHT], 4, [far] * 3) == RIGHT
+
+
+@pytest.mark.parametrize("weights", [np.ones(3, np.float32), np.array([1, 2, 3]), [True, 1, 2.0]])
+def test_weights_of_any_type(weights):
+    assert consensus([LEFT, RIGHT, RIGHT], 4, weights) == RIGHT

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import option, place, settings
+from gatedrnn.cli.arguments import flag_of, option, place, settings
 from gatedrnn.cli.output import show_table, status
 from gatedrnn.cli.text import GO_ON, check_recurrent, run_names
 from gatedrnn.core.checks import positive_int, positive_number
@@ -130,7 +130,7 @@ def _percent(found: dict[str, Any], name: str) -> float:
 def _check_used(options: Options) -> None:
     """Raises ArgumentError if an option is given that this method, or the table, does not read."""
     for name in (*_NAMES, "retrain", "learning_rate", "resume"):
-        flag, scheme = f"--{name.replace('_', '-')}", options.scheme
+        flag, scheme = flag_of(name), options.scheme
         if name not in options.given:
             continue
         if options.table:

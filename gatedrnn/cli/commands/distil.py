@@ -19,7 +19,7 @@ from gatedrnn.cli.arguments import Found, option, place, required, settings
 from gatedrnn.cli.commands import train
 from gatedrnn.cli.output import say
 from gatedrnn.cli.processes import rank
-from gatedrnn.cli.text import is_grammar
+from gatedrnn.cli.text import PARSERS, is_grammar
 from gatedrnn.core.checksums import checksum
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Corpus
@@ -27,7 +27,15 @@ from gatedrnn.data.sentences import SHORTEST
 from gatedrnn.data.text import read_batches
 from gatedrnn.models.config import MEAN
 from gatedrnn.models.saving import WEIGHTS_FILE
-from gatedrnn.tasks import GrammarInduction, LanguageModelling
+from gatedrnn.studies.parsing import (
+    cells_with_master_gates,
+    has_distances,
+    parse_by_grammar,
+    parse_sentences,
+    vote,
+    voter_weights,
+)
+from gatedrnn.tasks import LanguageModelling
 from gatedrnn.tasks.teacher import GATE, LONGEST, TEACHER_FILE, DistilConfig, Teacher
 from gatedrnn.training.run import Run, check_free, load_runs, locked, read_metrics
 from gatedrnn.trees import spans_to_heights
@@ -63,12 +71,10 @@ def add_sections(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Options) -> Found:
     """As `train`, with what the teacher is, and how the student's trees meet its trees. Raises: as there."""
-    from gatedrnn.studies.parsing import cells_with_master_gates, has_distances
-
     if options.task != LanguageModelling.name:
         advice = "Leave --task out, or give another --config"
         raise ArgumentError("distil --task", f"must be {LanguageModelling.name}", options.task, advice)
-    runs = load_runs(options.runs, (LanguageModelling.name, GrammarInduction.name))
+    runs = load_runs(options.runs, PARSERS)
     for each in runs:
         each.vocabulary.require_words(f"distil {each.folder}")
         if not is_grammar(each) and not has_distances(each.model):
@@ -112,8 +118,6 @@ def _taught(runs: list[Run], options: Options, task: Any, config: Any, out: Path
 
 def _how(config: Any, task: Any, options: Options) -> DistilConfig:
     """The settings, with the layer. Raises: ArgumentError: the student that is configured cannot learn trees."""
-    from gatedrnn.studies.parsing import cells_with_master_gates
-
     task.corpus.vocabulary.require_words("distil")
     if config.training.unit != "sentence":
         advice = "Leave training.unit out, or set it to sentence"
@@ -154,8 +158,6 @@ def _known(options: Options) -> dict[str, Any]:
 
 def _told(runs: list[Run]) -> list[dict[str, Any]]:
     """What a teacher's file says of its runs: each family has the same weight."""
-    from gatedrnn.studies.parsing import voter_weights
-
     weights = voter_weights([run.config.task for run in runs]) or [1.0] * len(runs)
     return [
         {
@@ -170,8 +172,6 @@ def _told(runs: list[Run]) -> list[dict[str, Any]]:
 
 def _heights(runs: list[Run], corpus: Corpus, split: str, console: Console) -> np.ndarray:
     """Heights of the vote's trees [tokens] of a split, int16; 0 in sentences of one word, or of more than `LONGEST`."""
-    from gatedrnn.studies.parsing import vote
-
     tokens = corpus[split]
     ends = np.flatnonzero(tokens == corpus.vocabulary.ids[EOS])
     if len(ends) != corpus.lines[split]:
@@ -202,8 +202,6 @@ def _sentences(corpus: Corpus, split: str) -> Iterator[list[str]]:
 
 def _parses(run: Run, sentences: Iterator[list[str]]) -> Iterator[Any]:
     """A voter's trees, as `parse` gives them."""
-    from gatedrnn.studies.parsing import parse_by_grammar, parse_sentences
-
     parse: Any = parse_by_grammar if is_grammar(run) else parse_sentences
     return parse(run.model, run.vocabulary, sentences, mapping=run.config.data.mapping)
 

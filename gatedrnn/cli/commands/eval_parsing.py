@@ -8,11 +8,12 @@ from typing import Any
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.cli.output import status
-from gatedrnn.cli.scores import print_scores, shown, write_report
+from gatedrnn.cli.scores import print_scores, write_report
 from gatedrnn.cli.text import (
     ALGORITHM_TOLD,
     GATE_TOLD,
     LAYER_TOLD,
+    PARSERS,
     check_gates_are_read,
     is_grammar,
     mapping_of,
@@ -23,8 +24,24 @@ from gatedrnn.core.checks import one_of, positive_int
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import read_treebank
 from gatedrnn.models.grammar import LONGEST
-from gatedrnn.studies.parsing import BASELINE_NAMES
-from gatedrnn.tasks import GrammarInduction, LanguageModelling
+from gatedrnn.plots.numbers import in_words
+from gatedrnn.studies.parsing import (
+    BASELINE_NAMES,
+    PRIOR,
+    Ballot,
+    agreements,
+    by_length,
+    default_gate,
+    default_layer,
+    evaluate_parsing,
+    grammar_trees,
+    induced_trees,
+    layer_named,
+    layers_by_gold,
+    read_gold,
+    voter_weights,
+)
+from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
 from gatedrnn.training.run import Run, load_runs
 from gatedrnn.trees import ALGORITHMS, KEEP_RULES, Gold, gold_tree, sentence_f1
 
@@ -63,11 +80,8 @@ class Options(arguments.Options):
 
 def run(options: Options) -> Found:
     """Scores of the runs' trees and of baselines; `--out` is written. Raises: ArgumentError: options that do not fit."""
-    from gatedrnn.studies.parsing import by_length, evaluate_parsing
-    from gatedrnn.studies.parsing.evaluation import DEFAULT_BASELINES
-
     told = _checked(options)
-    runs = load_runs(options.runs, (LanguageModelling.name, GrammarInduction.name))
+    runs = load_runs(options.runs, PARSERS)
     if runs and all(map(is_grammar, runs)):
         check_gates_are_read(options)
     _check_families(told, runs)
@@ -100,7 +114,7 @@ def run(options: Options) -> Found:
     parts = by_length(every, placed, baselines, options.max_words) if asked else {}
     record = _head(result, parts, words, runs, options) | _of_voters(voters, ballot, scored, options) | selection
     record |= {"skipped": [str(error) for error in bad]} if options.skip_bad else {}
-    rows = _rows(voters, ballot, trees, scored) + [(shown(name), result.scores[name]) for name in baselines]
+    rows = _rows(voters, ballot, trees, scored) + [(in_words(name), result.scores[name]) for name in baselines]
     if options.out:
         drawn = list(_drawn(runs, voters, gold, chosen, options)) if runs else []
         write_report(Path(options.out), record, rows, drawn, options)
@@ -129,8 +143,6 @@ def _checked(options: Options) -> dict[str, float]:
 
 def _check_families(told: dict[str, float], runs: list[Run]) -> None:
     """Raises ArgumentError: a weight is of a family that no run is of."""
-    from gatedrnn.studies.parsing import PRIOR, voter_weights
-
     voter_weights([*(run.config.task for run in runs), *([PRIOR] if PRIOR in told else [])], told)
 
 
@@ -186,8 +198,6 @@ def _sources(
     runs: list[Run], read: Callable[[str], list[Gold]], options: Options
 ) -> tuple[list[list[tuple[Any, str]]], dict[str, Any]]:
     """Layers and gates of each run, and what a selection by gold trees found."""
-    from gatedrnn.studies.parsing import default_layer, layer_named, layers_by_gold
-
     gates = [_gates(run, options) for run in runs]
     named = [layer_named(name) for name in options.layer or ()]
     if options.select is None:
@@ -217,14 +227,10 @@ def _sources(
 
 def _gates(run: Run, options: Options) -> tuple[str, ...]:
     """The gates that a run is read by; none of a grammar."""
-    from gatedrnn.studies.parsing import default_gate
-
     return () if is_grammar(run) else tuple(dict.fromkeys(options.gate)) or (default_gate(run.model),)
 
 
 def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Gold], options: Options) -> Voters:
-    from gatedrnn.studies.parsing import grammar_trees, induced_trees, read_gold
-
     found: Voters = {}
     for run, own in zip(runs, sources, strict=True):
         with status(f"reading {len(gold):,} sentences with {run.folder}", quiet=options.json):
@@ -242,8 +248,6 @@ def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Go
 
 def _ballot(voters: Voters, runs: list[Run], gold: list[Gold], told: dict[str, float]) -> Any:
     """The vote; None without voters. Raises: ArgumentError: weights that do not fit."""
-    from gatedrnn.studies.parsing import Ballot
-
     if not voters:
         return None
     tasks = {str(run.folder): run.config.task for run in runs}
@@ -265,8 +269,6 @@ def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options
 
 def _of_voters(voters: Voters, ballot: Any, scored: Any, options: Options) -> dict[str, Any]:
     """The voters, their families' weights, and how well the others do without each."""
-    from gatedrnn.studies.parsing import agreements
-
     layers = [layer for _, layer, _ in voters]
     weights = {"weights": ballot.by_family} if ballot and ballot.by_family else {}
     if len(voters) < 2:
@@ -296,7 +298,7 @@ def _rows(voters: Voters, ballot: Any, trees: Any, scored: Any) -> list[tuple[st
         if not gate:
             rows.append((f"{run if several else 'model'}, grammar", scored(own, ALGORITHMS[0]).scores["model"]))
             continue
-        source = f"layer {layer}" if len(gates) == 1 else f"layer {layer}, {shown(gate)}"
+        source = f"layer {layer}" if len(gates) == 1 else f"layer {layer}, {in_words(gate)}"
         name = f"{run if several else 'model'}, {source}"
         rows += [(f"{name}, {a}", scored(own, a).scores["model"]) for a in ALGORITHMS]
     if ballot and (len(voters) > 1 or ballot.by_family):
@@ -324,8 +326,6 @@ def _drawn(runs: list[Run], voters: Voters, gold: list[Gold], trees: Any, option
 
 def _seen(runs: list[Run], voters: Voters, gold: list[Gold], options: Options) -> list[dict[str, Any]]:
     """Gates and distances of each sentence in the first run that has them; none where every run is a grammar."""
-    from gatedrnn.studies.parsing import read_gold
-
     run = next((run for run in runs if not is_grammar(run)), None)
     if run is None:
         return [{"gates": {}, "distances": []} for _ in gold]

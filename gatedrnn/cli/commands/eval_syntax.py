@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place
 from gatedrnn.cli.output import say, show_table
-from gatedrnn.cli.suites import judge_suites, print_suites
+from gatedrnn.cli.suites import judge_suites, judged_table, print_suites, unknown_words
 from gatedrnn.cli.text import mapping_of, mapping_option, run_names
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json
 from gatedrnn.data import CONSTRUCTIONS, DEEPER, MinimalPair, agreement_pairs, read_pairs
-from gatedrnn.plots.numbers import counts, percent
-from gatedrnn.studies.syntax import METHODS, UNKNOWN
+from gatedrnn.plots.numbers import judged_cells, percent
+from gatedrnn.studies.syntax import METHODS, UNKNOWN, evaluate_pairs
 from gatedrnn.training.run import load_runs
 
 OWN = {"grammar": CONSTRUCTIONS, "grammar-deeper": DEEPER}
@@ -90,8 +89,6 @@ def _check(options: Options) -> None:
 
 
 def _judged(run: Any, pairs: list[MinimalPair], options: Options) -> dict[str, Any]:
-    from gatedrnn.studies.syntax import evaluate_pairs
-
     quiet = options.json or not sys.stderr.isatty()
     mapping = mapping_of(run, options)
     result = evaluate_pairs(
@@ -115,26 +112,20 @@ def _own(constructions: Iterable[str]) -> Iterable[MinimalPair]:
 
 
 def _print_table(found: dict[str, dict[str, Any]], options: Options) -> None:
-    table = Table(title=f"share of pairs judged correctly, in percent ({escape(_how(found, options))})")
-    table.add_column("phenomenon", overflow="fold")
-    for name in run_names([*found]) if len(found) > 1 else ["accuracy"]:
-        table.add_column(escape(name), justify="right", overflow="fold")
-    for name in ("pairs", "skipped", "identical"):
-        table.add_column(name, justify="right")
+    title = f"share of pairs judged correctly, in percent ({_how(found, options)})"
+    counted = ("pairs", "skipped", "identical")
+    table = judged_table(title, "phenomenon", run_names([*found]), counted)
     first, *_ = found.values()
     for name in first["phenomena"]:
         each = [one["phenomena"][name] for one in found.values()]
-        numbers = [counts(each, key) for key in ("pairs", "skipped", "identical")]
-        table.add_row(escape(name), *(percent(judged["accuracy"]) for judged in each), *numbers)
+        table.add_row(escape(name), *judged_cells(each, counted))
     table.add_row("mean of the phenomena", *(percent(one["macro_accuracy"]) for one in found.values()), "", "", "")
     show_table(table, 120)
 
 
 def _how(found: dict[str, dict[str, Any]], options: Options) -> str:
-    said = "skipped" if options.unknown == "skip" else "judged as <unk>"
-    mappings = ", ".join(sorted({one["mapping"] for one in found.values()}))
     ending = f"; {options.append!r} appended" if options.append else ""
-    return f"method {options.method}; pairs with unknown words {said}; words looked up by rule {mappings}{ending}"
+    return f"method {options.method}; {unknown_words('pairs', found, options)}{ending}"
 
 
 def _report(folder: Path, record: dict[str, Any], found: dict[str, dict[str, Any]], options: Options) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import Found, option, place, settings
+from gatedrnn.cli.arguments import Found, flag_of, option, place, settings
 from gatedrnn.cli.output import status
-from gatedrnn.cli.text import BEAM_NAMES, TOKENIZE, run_names
+from gatedrnn.cli.text import BEAM_NAMES, run_names
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json
 from gatedrnn.data.text import rereadable
@@ -56,7 +56,7 @@ class Options(arguments.Options):
         None, "folder to write results.json to, with the curve of accuracy by number of operators for inference", "DIR"
     )
     tokenize: str | None = option(
-        None, "tokenisation for BLEU [none if the references look tokenised, else 13a]", choices=TOKENIZE
+        None, "tokenisation for BLEU [none if the references look tokenised, else 13a]", choices=("none", "13a")
     )
 
 
@@ -89,7 +89,7 @@ def _check_read(run: Run, options: Options) -> None:
         said = next((n for n in (name, *own[name]) if n in options.given), None)
         if said is not None and name not in task.reads:
             kinds = f"task {tasks[0]}" if len(tasks) == 1 else f"tasks {' and '.join(tasks)}"
-            flag, rule = f"--{said.replace('_', '-')}", f"applies only to runs of the {kinds}"
+            flag, rule = flag_of(said), f"applies only to runs of the {kinds}"
             raise ArgumentError(flag, rule, f"a run of the task {task.name}", f"Drop {flag}")
 
 

@@ -94,11 +94,8 @@ def kernel(name: str) -> str:
 
 def _kernels(name: str, layer: Recurrent) -> str:
     found = kept(layer.cell.step, layer.spec)
-    return (
-        found
-        if isinstance(found, str)
-        else f"compiled from the step and its derivative; explain {name} --kernel prints it"
-    )
+    told = f"compiled from the step and its derivative; explain {name} --kernel prints it"
+    return found if isinstance(found, str) else told
 
 
 def _layer(name: str) -> Recurrent:

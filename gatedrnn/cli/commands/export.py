@@ -40,11 +40,11 @@ def run(options: Options) -> dict[str, Any]:
     Raises: ArgumentError: a library is missing, or an option is of no use for this form. DataError: the folder cannot be written.
     """
     form = importlib.import_module(_FORMS[one_of("--to", options.to, _FORMS)])
-    for name, forms in _OPTIONS.items():
-        if name in options.given and options.to not in forms:
-            raise ArgumentError(f"--{name}", f"needs --to {' or '.join(forms)}", options.to, f"Leave --{name} out")
-    values = {"int8": options.int8, "runtime": options.runtime}
-    how = {name: value for name, value in values.items() if value not in (False, None)}
+    how = {name: getattr(options, name) for name in _OPTIONS if name in options.given}
+    for name in how:
+        if options.to not in _OPTIONS[name]:
+            rule = f"needs --to {' or '.join(_OPTIONS[name])}"
+            raise ArgumentError(f"--{name}", rule, options.to, f"Leave --{name} out")
     out = Path(options.out)
     run = load_run(options.run, None)
     check_recurrent("export", run)

@@ -11,13 +11,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from gatedrnn.cli import arguments
-from gatedrnn.cli.arguments import option, place
+from gatedrnn.cli.arguments import flag_of, option, place
 from gatedrnn.cli.output import say, show_table, status
 from gatedrnn.cli.text import mapping_option, run_names
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_json
 from gatedrnn.data.text import rereadable
+from gatedrnn.plots.numbers import in_words
+from gatedrnn.studies.gates import collect
 from gatedrnn.tasks import TASKS
 from gatedrnn.training.run import Run, load_runs
 
@@ -50,8 +52,8 @@ def run(options: Options) -> dict[str, Any]:
         raise ArgumentError("gates", "needs --data FILE or --sentence TEXT", "neither", "Try --data valid.txt")
     for name, needed in (("batch_size", "data"), ("mapping", "sentence")):
         if getattr(options, name) is not None and not getattr(options, needed):
-            option = f"--{name.replace('_', '-')}"
-            raise ArgumentError(f"gates {option}", f"needs --{needed}", "none", f"Add --{needed}, or drop {option}")
+            flag = flag_of(name)
+            raise ArgumentError(f"gates {flag}", f"needs --{needed}", "none", f"Add --{needed}, or drop {flag}")
     empty = [sentence for sentence in options.sentence if not sentence.split()]
     if empty:
         raise ArgumentError(
@@ -95,8 +97,6 @@ def _sentence(record: dict[str, Any], run: str, number: int) -> str:
 
 
 def _layers(run: Run, options: Options) -> list[dict[str, Any]]:
-    from gatedrnn.studies.gates import collect
-
     if not options.data:
         return []
     task, size = TASKS[run.config.task], _STRETCHES if options.batch_size is None else options.batch_size
@@ -135,7 +135,7 @@ def _rows(sentence: dict[str, Any]) -> dict[str, list[float]]:
     """What is drawn under words: each gate of each layer, and the distances."""
     each = zip(sentence["names"], sentence["layers"], strict=True)
     rows = {
-        f"{name} {gate.replace('_', ' ')}": values
+        f"{name} {in_words(gate)}": values
         for name, layer in each
         for gate, values in layer.items()
         if gate != "cell_candidate"

@@ -13,6 +13,7 @@ from gatedrnn.cli.text import (
     ALGORITHM_TOLD,
     GATE_TOLD,
     LAYER_TOLD,
+    PARSERS,
     check_conllu,
     check_gates_are_read,
     conllu_option,
@@ -26,8 +27,7 @@ from gatedrnn.cli.votes import read_weights, weight_option
 from gatedrnn.core.files import write_text
 from gatedrnn.data import ConlluSentence, is_conllu, read_lines
 from gatedrnn.models.saving import CONFIG_FILE
-from gatedrnn.studies.parsing import GATES, vote
-from gatedrnn.tasks import GrammarInduction, LanguageModelling
+from gatedrnn.studies import parsing
 from gatedrnn.training.run import Run, load_runs
 from gatedrnn.trees import ALGORITHMS
 
@@ -44,7 +44,7 @@ class Options(arguments.Options):
         "or CoNLL-U (FILE.conllu) [-, standard input]",
     )
     layer: str | None = option(None, LAYER_TOLD, "N")
-    gate: str | None = option(None, GATE_TOLD, choices=GATES)
+    gate: str | None = option(None, GATE_TOLD, choices=parsing.GATES)
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
     weight: tuple[str, ...] = weight_option()
     mapping: str | None = mapping_option("[the run's]")
@@ -60,7 +60,7 @@ def run(options: Options) -> Found:
     check_conllu(options)
     folders, file = _split(options.runs)
     weights = read_weights(options.weight)
-    runs = load_runs(folders, (LanguageModelling.name, GrammarInduction.name))
+    runs = load_runs(folders, PARSERS)
     if all(map(is_grammar, runs)):
         check_gates_are_read(options)
     if is_conllu(file):
@@ -73,7 +73,7 @@ def run(options: Options) -> Found:
     if len(runs) == 1 and not weights:
         return Found(_records(*read[0], file, options), sentences)
     how = {"runs": [{"run": folder, **how} for folder, (_, how) in zip(folders, read, strict=True)]}
-    voted = vote([parses for parses, _ in read], [run.config.task for run in runs], weights)
+    voted = parsing.vote([parses for parses, _ in read], [run.config.task for run in runs], weights)
     return Found(_records(voted, how, file, options), sentences)
 
 
@@ -87,8 +87,6 @@ def _split(names: tuple[str, ...]) -> tuple[list[str], str]:
 
 def _parses(run: Run, text: Iterator[Any], split: bool, options: Options) -> tuple[Iterator[Any], dict[str, Any]]:
     """The parses of one run, of sentences where the text is split into words, else of lines; and how they are read."""
-    from gatedrnn.studies import parsing
-
     how: dict[str, Any] = {"mapping": mapping_of(run, options)}
     if is_grammar(run):
         parse = parsing.parse_by_grammar if split else parsing.parse_lines_by_grammar

@@ -10,6 +10,7 @@ from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, run_place
 from gatedrnn.cli.text import check_conllu, conllu_option, conllu_sentences, mapping_option, nothing, text_place
 from gatedrnn.data import Aligned, ConlluSentence, align_words, is_conllu, read_lines
+from gatedrnn.studies.parsing import align_lines, layer_named, surprisal_records
 from gatedrnn.training.run import Run, load_run
 
 COLUMNS = ("sentence", "word_index", "word", "token", "surprisal_bits", "distance", "known")
@@ -43,8 +44,6 @@ def run(options: Options) -> Found:
 
 
 def _records(run: Run, lines: Iterator[Aligned], options: Options) -> Iterator[dict[str, Any]]:
-    from gatedrnn.studies.parsing import layer_named, surprisal_records
-
     layer = None if options.layer is None else layer_named(options.layer)
     how = {"carried": options.carried, "tokens": options.tokens, "layer": layer}
     read = foreign = 0
@@ -94,8 +93,6 @@ def _show_conllu(records: Iterator[dict[str, Any]], sentences: Iterator[ConlluSe
 
 def _lines(run: Run, options: Options) -> Iterator[Aligned]:
     """Each line that `evaluate` would count; nothing to read is an error."""
-    from gatedrnn.studies.parsing import align_lines
-
     lines, found = (line for _, line in read_lines(options.file)), False
     for aligned in align_lines(run.vocabulary, lines, options.mapping or "exact", run.config.data.empty_lines):
         found = found or bool(aligned.ids)

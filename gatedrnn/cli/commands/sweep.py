@@ -11,6 +11,7 @@ from typing import Any
 from gatedrnn.cells.own import imported_files
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
+from gatedrnn.cli.text import INTERRUPTED
 from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError, DataError
@@ -121,7 +122,7 @@ class _Sweep:
 
         def ended(job: Job, code: int) -> Job | None:
             nonlocal done
-            if code == 130:
+            if code == INTERRUPTED:
                 raise KeyboardInterrupt
             n, run = int(job.name.rpartition("-")[2]), self.out / job.name
             if code < 0 and job.name not in killed:  # by whoever needed the memory, perhaps not of its own fault

@@ -195,11 +195,8 @@ def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Fou
 def _student(task: Any, out: Path, resume: bool) -> Any:
     """The task of a student that has no checkpoint, with its teacher. Raises: DataError: it is not to be continued."""
     if not resume or not isinstance(task, LanguageModelling):
-        got, advice = (
-            f"a student's {TEACHER_FILE}",
-            "Continue it with --resume, choose another --out, or delete the folder",
-        )
-        raise DataError(str(out), "must not hold a run yet", got, advice)
+        advice = "Continue it with --resume, choose another --out, or delete the folder"
+        raise DataError(str(out), "must not hold a run yet", f"a student's {TEACHER_FILE}", advice)
     teacher = Teacher.load(out)
     if teacher is not None:
         teacher.check_text(task.corpus, str(out))
@@ -294,12 +291,12 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
 
 def _task(arguments: list[str]) -> str:
     """The task of `train`: that of `--task`, of the last `--config` that names one, or of the run in `--out`."""
-    said, options = "language_modelling", dict[str, list[str]]()
+    said, options = LanguageModelling.name, dict[str, list[str]]()
     for k, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         options.setdefault(name, []).append(value if equals else "".join(arguments[k + 1 : k + 2]))
     if "--resume" in options:
-        known = _task_of(Path(options.get("--out", ["."])[-1]) / "config.yaml")
+        known = _task_of(Path(options.get("--out", ["."])[-1]) / CONFIG_FILE)
         said = known if known and known in TASKS else said  # a damaged file is named where the run is read
     for path in options.get("--config", []):
         said = _task_of(path) or said

@@ -22,10 +22,8 @@ WEIGHTS = ("recurrent", "all")
 _MATRIX = re.compile(r"weight_(ih|hh)_l\d+(_reverse)?")
 _PUBLISHED_GATES = ("input", "forget")
 _PUBLISHED_RANK = 128 / 1150  # of the hidden size
-_PUBLISHED = {
-    "language_modelling": (0.2, 0.4, _PUBLISHED_RANK),
-    "translation": (0.5, 1.0, 32 / 256),
-}  # step, clip, share
+_PUBLISHED = {"language_modelling": (0.2, 0.4, _PUBLISHED_RANK), "translation": (0.5, 1.0, 32 / 256)}
+"""Step, clip, and rank as a share of the hidden size, by task."""
 
 
 @dataclass(frozen=True)

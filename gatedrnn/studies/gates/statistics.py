@@ -5,7 +5,6 @@ Dimensions: M tokens that count, N units of a gate, H hidden.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,13 +127,13 @@ class _LayerSums:
         for name, three in self.sums.items():
             mean, low, high = (finite(f"gates.{name}", three) / (self.tokens * self.units[name])).tolist()
             gates[name] = GateValues(mean, low, high, self.counts[name].tolist(), self.starts.get(name, 0.0))
-        masters: dict[str, Any] = {}
+        masters: dict[str, float] = {}
         if "master_forget" in gates:
-            masters = {"master_forget": 1 - gates["master_forget"].mean}
+            masters["master_forget"] = 1 - gates["master_forget"].mean
         if "master_input" in gates:
             masters["master_input"] = gates["master_input"].mean
-        groups = (
-            [] if self.updates_H is None else self.updates_H.double().tensor_split(min(_GROUPS, len(self.updates_H)))
-        )
-        frequency = [float(group.mean()) / self.tokens for group in groups]
+        frequency: list[float] = []
+        if self.updates_H is not None:
+            groups = self.updates_H.double().tensor_split(min(_GROUPS, len(self.updates_H)))
+            frequency = [float(group.mean()) / self.tokens for group in groups]
         return LayerStatistics(gates, frequency, masters, masters.get("master_forget"), self.name)

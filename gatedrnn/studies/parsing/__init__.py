@@ -16,13 +16,7 @@ from gatedrnn.studies.parsing.evaluation import BASELINE_NAMES, ParsingResult, b
 from gatedrnn.studies.parsing.grammars import GrammarParse, grammar_trees, parse_by_grammar, parse_lines_by_grammar
 from gatedrnn.studies.parsing.lines import align_lines, parse_lines, surprisal_records
 from gatedrnn.studies.parsing.parse import Parse, parse_sentences
-from gatedrnn.studies.parsing.voters import (
-    Ballot,
-    agreements,
-    induced_trees,
-    layers_by_gold,
-    read_gold,
-)
+from gatedrnn.studies.parsing.voters import Ballot, agreements, induced_trees, layers_by_gold, read_gold
 from gatedrnn.studies.parsing.votes import PRIOR, Vote, vote, voter_weights
 
 __all__ = [

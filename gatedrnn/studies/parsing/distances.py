@@ -116,7 +116,7 @@ def _read(
     model: LanguageModel, sentences: Iterator[list[int]], eos: int, layers: tuple[Layer, ...], gate: str, keep: bool
 ) -> Iterator[Reading]:
     while chunk := list(islice(sentences, _SORTED_SENTENCES)):
-        if any(not ids for ids in chunk):
+        if not all(chunk):
             raise ArgumentError("parsing", "a sentence must have at least one word", "length 0", "Skip it")
         found: dict[int, Reading] = {}
         order = sorted(range(len(chunk)), key=lambda k: len(chunk[k]))

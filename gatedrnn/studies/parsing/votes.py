@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.trees import Bracketed, Span, brackets, consensus
+from gatedrnn.trees import Bracketed, Span, consensus
 from gatedrnn.trees.baselines import right
 from gatedrnn.trees.consensus import LONGEST
 
@@ -50,7 +50,7 @@ class Vote(Bracketed):
 
     def record(self) -> dict[str, Any]:
         """As `parse --json` prints it."""
-        each = [brackets(spans, self.words) if self.words else "" for spans in self.voters]
+        each = [Bracketed(self.words, spans).brackets for spans in self.voters]
         return {"words": self.words, "tree": self.brackets, "voters": each}
 
 

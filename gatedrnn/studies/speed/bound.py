@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.sequence.backends.cpu.matmul.sizes import TOKENS, depth, round_up
-from gatedrnn.sequence.backends.cpu.recurrence.arguments import leading, loop, threads_for
+from gatedrnn.sequence.backends.cpu.recurrence.arguments import Values, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.runtime import memory, team
 from gatedrnn.sequence.backends.cpu.runtime.target import best
 from gatedrnn.sequence.plan import Plan, Product
@@ -20,13 +20,13 @@ def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: 
     def panels(rows: int, across: int) -> Tensor:
         return memory.aligned(depth(rows, kind) * round_up(across, run.panel), run.packed).zero_()
 
-    values = {
-        **{"T": steps, "B": batch, "which": parts, "x": torch.randn(tokens, width)},
-        **{"PW": panels(width, columns), "PU": panels(hidden, columns)},
-        **{"QW": panels(columns, width), "QU": panels(columns, hidden)},
-        **{"G": torch.zeros(tokens, leading(plan)), "out": torch.randn(tokens, hidden), "h0": torch.zeros(batch, hidden)},
-        **{"dh": torch.zeros(batch, hidden), "dx": torch.zeros(tokens, width), "db": torch.zeros(columns)},
-        **{"dW": torch.zeros(columns, width), "dU": torch.zeros(columns, hidden), "prev": torch.zeros(tokens).long()},
+    values: Values = {
+        "T": steps, "B": batch, "which": parts, "x": torch.randn(tokens, width),
+        "PW": panels(width, columns), "PU": panels(hidden, columns),
+        "QW": panels(columns, width), "QU": panels(columns, hidden),
+        "G": torch.zeros(tokens, leading(plan)), "out": torch.randn(tokens, hidden), "h0": torch.zeros(batch, hidden),
+        "dh": torch.zeros(batch, hidden), "dx": torch.zeros(tokens, width), "db": torch.zeros(columns),
+        "dW": torch.zeros(columns, width), "dU": torch.zeros(columns, hidden), "prev": torch.zeros(tokens).long(),
         "shared": memory.aligned(TOKENS * round_up(max(width, hidden), run.panel), run.packed),
     }  # fmt: skip
     return lambda: run(values)

@@ -17,10 +17,8 @@ from gatedrnn.layers import Recurrent
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.studies.speed.shapes import PARTS, PEERS, Shape, gflop, layers_of, lengths_of, peers, stack
 
-_TOLERANCE = {
-    False: 1e-4,
-    True: 3e-2,
-}  # largest relative error in norm that still is the same function; bfloat16 if True
+_TOLERANCE = {False: 1e-4, True: 3e-2}
+"""Largest relative error in norm that still is the same function; bfloat16 if True."""
 _UNROLLED = 70  # steps: torch.compile unrolls the reference's loop, and takes minutes for more
 
 Candidate = tuple[tuple[str, str], tuple[Callable[[], None], float]]
@@ -165,12 +163,8 @@ def _mm(cell: str, shape: Shape, device: str, dtype: torch.dtype = torch.float32
     sets = []
     for layer, a, b in layers_of(cell, shape):
         R = layer.spec.rows
-        sets.append(
-            [
-                torch.randn(n, device=device, dtype=dtype)
-                for n in ((N, a), (R, a), (R, b), (N, b), (N, R), (B, b), (B, R))
-            ]
-        )
+        sizes = (N, a), (R, a), (R, b), (N, b), (N, R), (B, b), (B, R)
+        sets.append([torch.randn(size, device=device, dtype=dtype) for size in sizes])
 
     def step() -> None:
         for x, W, U, h, G, h_B, g_B in sets:

@@ -19,7 +19,7 @@ from gatedrnn.sequence import BACKENDS
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.studies.speed.candidates import candidates
 from gatedrnn.studies.speed.memory import peak_growth
-from gatedrnn.studies.speed.shapes import gflop, lengths_of, shape_named, traffic
+from gatedrnn.studies.speed.shapes import gflop, shape_named, traffic
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,11 @@ def measure(
         "torch": torch.__version__,
         "runs": runs,
     }
-    tokens = int(lengths_of(shape).sum()) if shape.ragged else shape.steps * shape.batch
     found = [asdict(row) for row in rows]
     for row in found if memory and shape.training else ():
         if row["backend"] in ("torch", "cpu"):
             row["peak_bytes"] = peak_growth(row["name"], shape_name, torch.get_num_threads(), row["backend"])
-    return {"shape": shape_name, **asdict(shape), "about": about, "tokens": tokens, "rows": found}
+    return {"shape": shape_name, **asdict(shape), "about": about, "tokens": shape.tokens, "rows": found}
 
 
 def _timed(found: dict[tuple[str, str], Any], calls: int, runs: int, device: str) -> list[Row]:

@@ -44,6 +44,11 @@ class Shape:
         """The products that a step needs, a bit each of `PARTS`."""
         return 31 if self.training else 3
 
+    @property
+    def tokens(self) -> int:
+        """Steps of all sequences."""
+        return int(lengths_of(self).sum()) if self.ragged else self.steps * self.batch
+
 
 PARTS = {"W x, all steps": 1, "U h', step by step": 2, "Uᵀ dg, step by step": 4, "dW, dU, db": 8, "dx": 16}
 _WIDE = (400, 1150, 1150, 400)
@@ -95,8 +100,7 @@ def peers(cell: str, shape: Shape) -> nn.ModuleList:
 
 def gflop(cell: str, shape: Shape) -> float:
     """Arithmetic of a step's products; three times the forward pass's in training."""
-    tokens = int(lengths_of(shape).sum()) if shape.ragged else shape.steps * shape.batch
-    total = sum(2 * tokens * layer.spec.rows * (a + b) for layer, a, b in layers_of(cell, shape))
+    total = sum(2 * shape.tokens * layer.spec.rows * (a + b) for layer, a, b in layers_of(cell, shape))
     return total * (3 if shape.training else 1) / 1e9
 
 

@@ -48,8 +48,7 @@ class SyntaxResult:
 
     def as_dict(self) -> dict[str, object]:
         """{phenomena: {name: {accuracy, pairs, skipped, identical}}, macro_accuracy}."""
-        found = {name: asdict(judged) for name, judged in self.phenomena.items()}
-        return {"phenomena": found, "macro_accuracy": self.macro_accuracy}
+        return asdict(self)
 
 
 def evaluate_pairs(

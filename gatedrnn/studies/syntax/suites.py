@@ -106,8 +106,7 @@ def evaluate_suite(suite: Suite, score: Score, *, unknown: str = "skip") -> Suit
     for formula in formulae:
         for item in suite.items:
             _check(suite, formula, item)
-    sentences = [list(regions.values()) for item in suite.items for regions in item.conditions.values()]
-    reads = score(sentences)
+    reads = score([list(regions.values()) for item in suite.items for regions in item.conditions.values()])
     verdicts: list[list[bool | str]] = []
     found: dict[tuple[int, str], dict[int, float | None]] = {}
     for item in suite.items:
@@ -152,11 +151,8 @@ def _tokens(vocabulary: Vocabulary, regions: Sequence[str], mapping: str) -> tup
     else:
         aligned = align_words(vocabulary, text.split(), [True] * len(text.split()), mapping)
         ids, owners = aligned.ids, aligned.owners
-    return (
-        ids,
-        [next((k for k, end in enumerate(ends) if owner < end), len(regions) - 1) for owner in owners],
-        len(regions),
-    )
+    of_region = [next((k for k, end in enumerate(ends) if owner < end), len(regions) - 1) for owner in owners]
+    return ids, of_region, len(regions)
 
 
 def _check(suite: Suite, formula: Formula, item: Item) -> None:

@@ -163,12 +163,11 @@ def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int], lis
     """Seed, columns of each block, probability and scale, as the operator takes them."""
     if draw is None:
         return None, [], []
-    starts = [((first - plan.shift) % plan.columns_x, last - first) for first, last in draw.blocks]
-    return (
-        draw.seed,
-        [edge for start, width in starts for edge in (start, start + width)],
-        [draw.probability, draw.scale],
-    )
+    edges = []
+    for first, last in draw.blocks:
+        start = (first - plan.shift) % plan.columns_x
+        edges += [start, start + last - first]
+    return draw.seed, edges, [draw.probability, draw.scale]
 
 
 def _laid_out(found: Trace, lengths_B: Tensor | None, T: int, B: int) -> Trace:

@@ -18,7 +18,7 @@ from gatedrnn.cells import Params
 from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.sequence import projected
 from gatedrnn.sequence.modes import storage_type, transformed
-from gatedrnn.sequence.perturb import fold
+from gatedrnn.sequence.perturb import fold, real_of
 from gatedrnn.sequence.plan import Plan, plan_for, trace
 from gatedrnn.sequence.request import Request, Result
 
@@ -58,23 +58,21 @@ class Triton:
         spec, reverse, lengths = request.spec, request.reverse, request.lengths_B
         plan, params = plan_for(request.cell.step, spec), fold(request.params, spec, request.scale_R)
         assert isinstance(plan, Plan)
-        kernel = plan.kernel
-        x_TBR, bias = _projected(request, kernel, params)
-        real = torch.float64 if x_TBR.dtype == torch.float64 else torch.float32
+        x_TBR, bias = _projected(request, spec.rows - plan.u_column, params)
+        real = real_of(x_TBR.dtype)
         extras = [params.extras[each.name] for each in spec.extras]
         extra = torch.cat(extras).to(real) if extras else None
         states, keep = request.state, torch.is_grad_enabled() or bool(request.return_gates)
         beside = torch.cat([state.to(real) for state in states[1:] or states], -1)
         h_all, s_all, gates = torch.ops.gatedrnn.recurrence_triton(
             x_TBR, params.weight_hh.to(x_TBR.dtype), None if bias is None else bias.to(real), extra,
-            states[0].to(x_TBR.dtype), beside, lengths, kernel, reverse, keep,
+            states[0].to(x_TBR.dtype), beside, lengths, plan.kernel, reverse, keep,
         )  # fmt: skip
         last, steps = (0 if reverse else -1), slice(0, -1) if reverse else slice(1, None)
         output = h_all[steps].to(states[0].dtype)
-        finals = (
-            *([h_all[last]] if len(states) > 1 else []),
-            *s_all[last].split(spec.hidden_size, -1),
-        )  # h alone: in full precision
+        finals = s_all[last].split(spec.hidden_size, -1)
+        if len(states) > 1:  # else it is h that stands there, in full precision
+            finals = h_all[last], *finals
         # copies: views would share what the backward pass reads, and hold all of h_all while a state is carried on
         finals = tuple(after.to(before.dtype, copy=True) for after, before in zip(finals, states, strict=True))
         found = trace(spec, spec.starts, gates, request.wants) if request.return_gates else None
@@ -90,10 +88,9 @@ class Triton:
         """None: one layer at a time."""
 
 
-def _projected(request: Request, kernel: str, params: Params) -> tuple[Tensor, Tensor | None]:
-    """W x + b with its noise [T, B, R], and what is added to U h' where that stands apart [R]."""
-    bias, b_hh, apart = params.bias_ih, params.bias_hh, _apart(kernel)
-    R = request.spec.rows
+def _projected(request: Request, apart: int, params: Params) -> tuple[Tensor, Tensor | None]:
+    """W x + b with its noise [T, B, R], and what is added to U h' [R] where that stands apart, from row `apart` on."""
+    bias, b_hh, R = params.bias_ih, params.bias_hh, request.spec.rows
     if b_hh is not None:
         within = b_hh if apart == R else F.pad(b_hh[:apart], (0, R - apart))
         bias = within if bias is None else bias + within
@@ -116,13 +113,6 @@ def _too_wide(kernel: str) -> str | None:
     if plan.gpu.whole and math.prod(tile_of(plan)) > _LARGEST_TILE:
         return f"a row of {plan.hidden} units is more than one program's tile of {_LARGEST_TILE}"
     return None
-
-
-@constant_in_graphs
-def _apart(kernel: str) -> int:
-    from gatedrnn.sequence.backends.triton.compiled import shape_of
-
-    return shape_of(kernel).gpu.apart
 
 
 def _unavailable(device: torch.device) -> str | None:
@@ -161,6 +151,6 @@ def _too_old(index: int) -> str | None:
     if torch.version.cuda is None:  # ROCm counts otherwise
         return None
     capability = torch.cuda.get_device_capability(index)
-    return (
-        None if capability >= (7, 0) else f"the GPU has compute capability {capability[0]}.{capability[1]}, below 7.0"
-    )
+    if capability >= (7, 0):
+        return None
+    return f"the GPU has compute capability {capability[0]}.{capability[1]}, below 7.0"

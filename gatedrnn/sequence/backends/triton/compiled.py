@@ -11,6 +11,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from gatedrnn.cells import Spec
 from gatedrnn.compiler import Compiled, kept
 from gatedrnn.compiler.outside import place
 from gatedrnn.compiler.triton import Gpu
@@ -46,11 +47,10 @@ class Shape:
 @functools.lru_cache(maxsize=1024)
 def shape_of(kernel: str) -> Shape:
     """The sizes of a cell. Raises: BackendError: this process does not know it, or it has no kernels."""
-    (_, spec), gpu = cell_of(kernel), _gpu(kernel)
-    found: Any = kept(*cell_of(kernel))
+    spec, found = _found(kernel)
     return Shape(
         kernel, spec.hidden_size, spec.rows, spec.recurrent_rows, spec.hidden_size * max(1, len(spec.states) - 1),
-        found.logits, found.chunk, sum(spec.extra_shape(extra)[0] for extra in spec.extras), gpu,
+        found.logits, found.chunk, sum(spec.extra_shape(extra)[0] for extra in spec.extras), found.gpu,
     )  # fmt: skip
 
 
@@ -64,11 +64,12 @@ def missing(kernel: str) -> str | None:
     return found
 
 
-def _gpu(kernel: str) -> Gpu:
+def _found(kernel: str) -> tuple[Spec, Any]:
+    """A cell's Spec, and what was compiled for it."""
     if (reason := missing(kernel)) is not None:
         raise BackendError("backend='triton'", "cannot run this cell", reason, "Use backend='auto'")
-    found: Any = kept(*cell_of(kernel))
-    return found.gpu
+    step, spec = cell_of(kernel)
+    return spec, kept(step, spec)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Rows:
 @functools.lru_cache(maxsize=1024)
 def rows_of(kernel: str) -> Rows:
     """The kernels of a cell."""
-    gpu = _gpu(kernel)
+    gpu = _found(kernel)[1].gpu
     return Rows(*(_function(pair[second]) for second in (0, 1) for pair in (gpu.forward, gpu.backward)))
 
 

@@ -14,6 +14,7 @@ from gatedrnn.sequence.backends.triton.compiled import Shape, shape_of
 from gatedrnn.sequence.backends.triton.graphs import Layout
 from gatedrnn.sequence.backends.triton.loops import Buffers, backward_loop, forward_loop
 from gatedrnn.sequence.derivatives import no_second_derivative
+from gatedrnn.sequence.perturb import real_of
 
 _INFERENCE = Layout({"x": 0, "h_all": 1}, frozenset({"h_all", "work", "weight_hh"}))
 _FORWARD = Layout(_INFERENCE.timed | {"s_all": 1, "gates": 0}, _INFERENCE.padded)
@@ -53,7 +54,7 @@ def recurrence(
         slot of the last two if not `keep`.
     """
     p, (T, B, _) = shape_of(kernel), x_TBR.shape
-    kind, real, H = x_TBR.dtype, _real(x_TBR), p.hidden
+    kind, real, H = x_TBR.dtype, real_of(x_TBR.dtype), p.hidden
     given = _by_address(
         x_TBR.device,
         x=(x_TBR, kind, (T, B, p.rows)),
@@ -77,11 +78,6 @@ def recurrence(
         layout = _FORWARD if keep else _INFERENCE
         graphs.run(lambda b: forward_loop(p, b["x"].shape[0], reverse, keep, b), key, T, layout, given, out)
     return h_all, s_all, gates
-
-
-def _real(storage: Tensor) -> torch.dtype:
-    """The type of states, and of parameters that no product reads."""
-    return torch.float64 if storage.dtype == torch.float64 else torch.float32
 
 
 def _by_address(
@@ -127,7 +123,7 @@ def recurrence_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` for x, U, bias, extra (empty if there is none), h0 and s0."""
     p, (slots, B, H) = shape_of(kernel), h_all.shape
-    T, kind, real = slots - 1, h_all.dtype, _real(h_all)
+    T, kind, real = slots - 1, h_all.dtype, real_of(h_all.dtype)
     given = _by_address(
         h_all.device,
         weight_hh=(weight_hh, kind, (p.rows, H)),

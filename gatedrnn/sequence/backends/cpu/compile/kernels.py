@@ -3,6 +3,7 @@
 import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any
 
 from torch import Tensor
@@ -40,20 +41,13 @@ class Linked:
 
 
 @once
-def kernel(
-    name: str,
-    direction: str,
-    target: Target,
-    kind: str,
-    loop: Callable[[], Callable[..., None]],
-    linked: Linked | None = None,
-) -> Kernel:
+def kernel(name: str, direction: str, target: Target, kind: str, loop: str, linked: Linked | None = None) -> Kernel:
     """A loop, compiled now, or loaded from the cache.
 
     Args:
         name: of its file; the same for the same loop alone.
         direction: its entry in `records.LOOPS`.
-        loop: gives its Python function, and imports Numba.
+        loop: where its Python function is, "module:function"; the module imports Numba.
         linked: what it calls by name, if anything.
         kind: of products: f32, f64, or, all else in float32: bf16, split (nearly float32), small (weights in small forms).
 
@@ -61,22 +55,22 @@ def kernel(
     """
     team.link()
 
-    def compiled(make: Callable[[], bytes]) -> bytes:
-        from numba.core.compiler_lock import global_compiler_lock
-        from numba.core.registry import cpu_target
+    def code(file: str, make: Callable[[], bytes]) -> bytes:
+        def made() -> bytes:
+            from numba.core.compiler_lock import global_compiler_lock
+            from numba.core.registry import cpu_target
 
-        _ = cpu_target.target_context  # made under a lock of its own, which other threads take before the next line's
-        with global_compiler_lock:  # other threads may compile functions of their own
-            return make()
+            # made under a lock of its own, which other threads take before the next one
+            _ = cpu_target.target_context
+            with global_compiler_lock:  # other threads may compile functions of their own
+                return make()
 
-    codes = [
-        build.cached(
-            f"{name}-{direction}-{kind}", target, lambda: compiled(lambda: _compiled(loop(), direction, target, kind))
-        )
-    ]
+        return build.cached(file, target, made)
+
+    codes = [code(f"{name}-{direction}-{kind}", lambda: _compiled(resolve_name(loop), direction, target, kind))]
     if linked is not None:
         own = f"{linked.name}-{direction}-{'f64' if kind == 'f64' else 'f32'}"
-        codes.append(build.cached(own, target, lambda: compiled(lambda: _linked(linked, target, kind))))
+        codes.append(code(own, lambda: _linked(linked, target, kind)))
     return Kernel(build.load(codes, "entry", target), records.names(direction))
 
 
@@ -106,21 +100,17 @@ def _compiled(loop: Callable[..., None], direction: str, target: Target, kind: s
     packed = Ptr(small[kind], target.lanes) if kind in small else real
     known = {"int": types.intp, "index": Ptr(types.int64, 1), "real": real, "weight": weight, "packed": packed}
     kinds = [known[each] for each in records.kinds(direction)]
-    entry = _entry(loop, direction)
-    return build.compile_entry(
-        entry, kinds, target, tile_module(target, "f32" if kind in ("small", "widened") else kind)
-    )
+    tiles = tile_module(target, "f32" if kind in ("small", "widened") else kind)
+    return build.compile_entry(_entry(loop, direction), kinds, target, tiles)
 
 
 def _entry(loop: Callable[..., None], direction: str) -> Callable[..., None]:
     """A function of all that the loop is called with, which gives it its records."""
-
     from gatedrnn.sequence.backends.cpu.vector.simd import njit
 
     given = records.LOOPS[direction]
-    space: dict[str, Any] = (
-        {"__name__": __name__} | {f"_{k}": record.made for k, record in enumerate(given)} | {"loop": njit(loop)}
-    )
+    space: dict[str, Any] = {f"_{k}": record.made for k, record in enumerate(given)}
+    space |= {"__name__": __name__, "loop": njit(loop)}
     passed = ", ".join(f"_{k}({', '.join(record.made._fields)})" for k, record in enumerate(given))
     exec(f"def entry({', '.join(records.names(direction))}):\n    loop({passed})\n", space)
     return space["entry"]

@@ -143,7 +143,7 @@ def _totals(builder: Any, vectors: list[Any]) -> list[Any]:
 
 
 def _shuffled(builder: Any, x: Any, y: Any, lanes: list[int]) -> Any:
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
+    mask = ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
     return builder.shuffle_vector(x, y, mask)
 
 

@@ -1,7 +1,5 @@
 """x Wᵀ + b for a weight in small forms: a decoder's logits. Dimensions: N rows, C columns in, V columns out."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -24,7 +22,7 @@ def linear(x: Tensor, weight: CompressedWeight, bias: Tensor | None) -> Tensor:
     held, size = memory.lend(threads * (4 * scratch + left)), memory.LINE_BYTES
     edge = held.data_ptr() + -held.data_ptr() % size
     bias = memory.empty(V, dtype=torch.float32).zero_() if bias is None else bias.contiguous()
-    kernel("linear", "linear", target, "small", _loop)(
+    kernel("linear", "linear", target, "small", f"{__package__}.linear_loop:linear")(
         threads,
         {
             "N": len(rows), "K": C, "columns": V, "ldg": V, "panel": target.panel, "tall": target.rows, "x": rows,
@@ -33,9 +31,3 @@ def linear(x: Tensor, weight: CompressedWeight, bias: Tensor | None) -> Tensor:
         },
     )  # fmt: skip
     return out
-
-
-def _loop() -> Callable[..., None]:
-    from gatedrnn.sequence.backends.cpu.operators import linear_loop
-
-    return linear_loop.linear

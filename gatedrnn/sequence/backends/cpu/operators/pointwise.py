@@ -4,7 +4,6 @@ A kernel checks nothing, so the operators check all that they pass on, at every 
 Dimensions: N rows or tokens, R columns, V vocabulary.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +16,8 @@ from gatedrnn.sequence.backends.cpu.matmul.sizes import ALONE, kind_of
 from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, together, trusted
 from gatedrnn.sequence.backends.cpu.runtime import team
 from gatedrnn.sequence.backends.cpu.runtime.target import best
+
+_DRAW, _CROSS_ENTROPY = f"{__package__}.drawing:draw", f"{__package__}.likelihood:cross_entropy"
 
 
 @torch.library.custom_op("gatedrnn::logistic_noise", mutates_args=())
@@ -38,7 +39,7 @@ def logistic_noise(
     for a, b in zip(edges[::2], edges[1::2], strict=True):
         out[:, a:b].zero_()
     values = {"N": rows, "R": columns, "out": out, **draw_values(seed, blocks, [chance, scale], out.dtype)}
-    kernel("noise", "draw", best(), kind_of(out.dtype), _draw)(1 if out.numel() < ALONE else team.size(), values)
+    kernel("noise", "draw", best(), kind_of(out.dtype), _DRAW)(1 if out.numel() < ALONE else team.size(), values)
     return out
 
 
@@ -73,7 +74,7 @@ def cross_entropy_(
     losses, sums = logits_NV.new_empty(N), logits_NV.new_zeros(threads, V)
     values = {"N": N, "V": V, "differentiate": differentiate, "logits": logits_NV, "bias": bias_V}
     values |= {"targets": targets_N, "weights": weights_N, "losses": losses, "sums": sums}
-    kernel("cross_entropy", "cross_entropy", best(), kind_of(dtype), _cross_entropy)(threads, values)
+    kernel("cross_entropy", "cross_entropy", best(), kind_of(dtype), _CROSS_ENTROPY)(threads, values)
     return losses, sums.sum(0)
 
 
@@ -89,18 +90,6 @@ def draw_values(seed: Tensor, blocks: list[int], chance: list[float], dtype: tor
     starts = torch.tensor(blocks, dtype=torch.int64, device="cpu")
     chances = torch.tensor([p, 1.0 / p, scale], dtype=dtype, device="cpu")
     return {"blocks": len(blocks) // 2, "seed": int(seed), "starts": starts, "chance": chances}
-
-
-def _draw() -> Callable[..., None]:
-    from gatedrnn.sequence.backends.cpu.operators.drawing import draw
-
-    return draw
-
-
-def _cross_entropy() -> Callable[..., None]:
-    from gatedrnn.sequence.backends.cpu.operators.likelihood import cross_entropy
-
-    return cross_entropy
 
 
 start_light(logistic_noise, cross_entropy_)

@@ -9,7 +9,6 @@ backward(g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scrat
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from gatedrnn.compiler import Compiled, kept, level_name
@@ -25,29 +24,17 @@ def of(kernel: str) -> Compiled:
 
 
 @functools.cache
-def parts_of(kernel: str, direction: str) -> tuple[str, Callable[[], Callable[..., None]], Linked | None]:
-    """A loop, as `kernel` takes it: its name, what gives its function, and the rows it calls; or "products", which calls none."""
+def parts_of(kernel: str, direction: str) -> tuple[str, str, Linked | None]:
+    """A loop, as `kernel` takes it: its name, where its function is, and the rows it calls; or "products", which calls none."""
     if kernel == "products":
-        return kernel, _loop(kernel), None
+        return kernel, f"{__package__}.bound:products", None
 
     def rows(real: Any) -> tuple[Any, list[Any]]:
         from gatedrnn.sequence.backends.cpu.recurrence import rows
 
         return rows.function_of(_rows(kernel, direction), direction), rows.arguments_of(direction, real)
 
-    return "loop", _loop(direction), Linked(of(kernel).name, f"{direction}_rows", rows)
-
-
-@functools.cache
-def _loop(name: str) -> Callable[[], Callable[..., None]]:
-    """What gives the function of "forward", "backward" or "products"."""
-
-    def loop() -> Callable[..., None]:
-        from gatedrnn.sequence.backends.cpu.recurrence import bound, loops
-
-        return bound.products if name == "products" else getattr(loops, name)
-
-    return loop
+    return "loop", f"{__package__}.loops:{direction}", Linked(of(kernel).name, f"{direction}_rows", rows)
 
 
 def _rows(kernel: str, direction: str) -> list[Any]:

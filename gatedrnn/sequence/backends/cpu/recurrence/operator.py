@@ -305,20 +305,9 @@ def _recurrence_backward_fake(
     output_TBH, lengths_B, plan, reverse, need_x, need_w, need_u, need_bias, need_noise, products,
 ):  # fmt: skip
     given = (
-        grad_output,
-        grad_gates,
-        x_TBD,
-        weight_ih,
-        weight_hh,
-        scale_G,
-        extra,
-        h0_BH,
-        c0_BH,
-        gates,
-        cells,
-        output_TBH,
-    )
-    together("recurrence_backward", *(tensor for tensor in (*given, lengths_B) if tensor is not None))
+        grad_output, grad_gates, x_TBD, weight_ih, weight_hh, scale_G, extra, h0_BH, c0_BH, gates, cells, output_TBH, lengths_B,
+    )  # fmt: skip
+    together("recurrence_backward", *(tensor for tensor in given if tensor is not None))
     (T, B, D), p, new = x_TBD.shape, Plan.of(plan), x_TBD.new_empty
     H = p.hidden
     dx = new(T, B, D) if need_x else new(0, D)

@@ -96,9 +96,7 @@ def best() -> Target:
 
     Raises: ArgumentError: no such target on this CPU.
     """
-    if _KEY not in _ENVIRONMENT:
-        return _widest()
-    name = os.environ["GATEDRNN_CPU"]
+    name = os.environ["GATEDRNN_CPU"] if _KEY in _ENVIRONMENT else ""
     if not name:
         return _widest()
     if name not in targets():

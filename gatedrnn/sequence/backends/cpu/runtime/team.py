@@ -49,19 +49,17 @@ def _openmp() -> Any:
 def link() -> None:
     """Make the three functions known to the kernels under our names."""
     library = _openmp()
-    names = {"gatedrnn_barrier": "GOMP_barrier", "gatedrnn_thread": "omp_get_thread_num"}
-    names["gatedrnn_threads"] = "omp_get_num_threads"
-    for ours, theirs in names.items():
-        function = getattr(library, theirs) if library else _ALONE[ours]
-        address = ctypes.cast(function, ctypes.c_void_p).value
-        llvm.add_symbol(ours, address)
+    for ours, (theirs, alone) in _FUNCTIONS.items():
+        function = getattr(library, theirs) if library else alone
+        llvm.add_symbol(ours, ctypes.cast(function, ctypes.c_void_p).value)
 
 
-_ALONE = {
-    "gatedrnn_barrier": ctypes.CFUNCTYPE(None)(lambda: None),
-    "gatedrnn_thread": ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0),
-    "gatedrnn_threads": ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1),
+_FUNCTIONS = {
+    "gatedrnn_barrier": ("GOMP_barrier", ctypes.CFUNCTYPE(None)(lambda: None)),
+    "gatedrnn_thread": ("omp_get_thread_num", ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)),
+    "gatedrnn_threads": ("omp_get_num_threads", ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)),
 }
+"""By our names: the library's, and what stands for it in a team of one thread."""
 
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

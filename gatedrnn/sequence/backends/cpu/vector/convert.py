@@ -209,15 +209,11 @@ def from_signs(tyctx: Any, p: Any, first: Any, like: Any) -> Any:
 
 def _bfloat16(builder: Any, x: Any) -> Any:
     """The upper half of float32s, rounded to the nearest, ties to even; NaN stays NaN. As uint32."""
-    whole = ir.VectorType(I32, x.type.count)
-
-    def constant(n: int) -> Any:
-        return ir.Constant(whole, [n] * whole.count)
-
-    bits = builder.bitcast(x, whole)
-    odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
-    rounded = builder.lshr(builder.add(builder.add(bits, odd), constant(0x7FFF)), constant(16))
-    return builder.select(builder.fcmp_unordered("uno", x, x), constant(0x7FC0), rounded)
+    count = x.type.count
+    bits = builder.bitcast(x, ir.VectorType(I32, count))
+    odd = builder.and_(builder.lshr(bits, _splat(16, count)), _splat(1, count))
+    rounded = builder.lshr(builder.add(builder.add(bits, odd), _splat(0x7FFF, count)), _splat(16, count))
+    return builder.select(builder.fcmp_unordered("uno", x, x), _splat(0x7FC0, count), rounded)
 
 
 @intrinsic
@@ -232,8 +228,7 @@ def beyond_bfloat16(tyctx: Any, x: Any) -> Any:
 
 
 def _pair(builder: Any, low: Any, high: Any) -> Any:
-    whole = ir.VectorType(I32, low.type.count)
-    shifted = builder.shl(_bfloat16(builder, high), ir.Constant(whole, [16] * whole.count))
+    shifted = builder.shl(_bfloat16(builder, high), _splat(16, low.type.count))
     return builder.or_(_bfloat16(builder, low), shifted)
 
 

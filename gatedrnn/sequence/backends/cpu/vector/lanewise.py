@@ -5,7 +5,17 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from gatedrnn.sequence.backends.cpu.vector.simd import I32, I64, Vec, broadcast, declare, intrinsic, operand, suffix
+from gatedrnn.sequence.backends.cpu.vector.simd import (
+    I32,
+    I64,
+    Vec,
+    broadcast,
+    declare,
+    first_lanes,
+    intrinsic,
+    operand,
+    suffix,
+)
 
 
 def _call(builder: Any, name: str, vector: ir.VectorType, args: list[Any]) -> Any:
@@ -13,32 +23,23 @@ def _call(builder: Any, name: str, vector: ir.VectorType, args: list[Any]) -> An
     return builder.call(function, args)
 
 
-def _elementwise(name: str, arity: int, doc: str) -> Any:
+def _unary(name: str, doc: str) -> Any:
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        operands = [operand(context, builder, v, t, sig.return_type) for v, t in zip(args, sig.args, strict=True)]
-        return _call(builder, name, operands[0].type, operands)
+        return _call(builder, name, args[0].type, args)
 
-    if arity == 1:
+    def unary(tyctx: Any, x: Any) -> Any:
+        return x(x), lower
 
-        def unary(tyctx: Any, x: Any) -> Any:
-            return x(x), lower
-
-        unary.__doc__ = doc
-        return intrinsic(unary)
-
-    def binary(tyctx: Any, x: Any, y: Any) -> Any:
-        return x(x, y), lower
-
-    binary.__doc__ = doc
-    return intrinsic(binary)
+    unary.__doc__ = doc
+    return intrinsic(unary)
 
 
-floor = _elementwise("floor", 1, "⌊x⌋.")
-sqrt = _elementwise("sqrt", 1, "√x.")
-absolute = _elementwise("fabs", 1, "|x|.")
-exp64 = _elementwise("exp", 1, "eˣ by the C library.")
-log64 = _elementwise("log", 1, "log x by the C library.")
-tanh64 = _elementwise("tanh", 1, "tanh x by the C library.")
+floor = _unary("floor", "⌊x⌋.")
+sqrt = _unary("sqrt", "√x.")
+absolute = _unary("fabs", "|x|.")
+exp64 = _unary("exp", "eˣ by the C library.")
+log64 = _unary("log", "log x by the C library.")
+tanh64 = _unary("tanh", "tanh x by the C library.")
 
 
 def _bound(comparison: str, doc: str) -> Any:
@@ -107,16 +108,21 @@ def power_of_two(tyctx: Any, n: Any) -> Any:
     return n(n), lower
 
 
-@intrinsic
-def choose_positive(tyctx: Any, x: Any, a: Any, b: Any) -> Any:
-    """`a` where x > 0, else `b` (NaN gives `b`)."""
+def _choice(compare: str, operator: str, doc: str) -> Any:
+    def choose(tyctx: Any, x: Any, a: Any, b: Any) -> Any:
+        def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            x, *rest = (operand(context, builder, v, t, sig.return_type) for v, t in zip(args, sig.args, strict=True))
+            zero = ir.Constant(x.type, [0.0] * x.type.count)
+            return builder.select(getattr(builder, compare)(operator, x, zero), *rest)
 
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        x, *rest = (operand(context, builder, v, t, sig.return_type) for v, t in zip(args, sig.args, strict=True))
-        zero = ir.Constant(x.type, [0.0] * x.type.count)
-        return builder.select(builder.fcmp_ordered(">", x, zero), *rest)
+        return x(x, a, b), lower
 
-    return x(x, a, b), lower
+    choose.__doc__ = doc
+    return intrinsic(choose)
+
+
+choose_positive = _choice("fcmp_ordered", ">", "`a` where x > 0, else `b` (NaN gives `b`).")
+choose_nonzero = _choice("fcmp_unordered", "!=", "`a` where x is not 0 (NaN is not), else `b`.")
 
 
 @intrinsic
@@ -125,24 +131,9 @@ def first(tyctx: Any, x: Any, n: Any, other: Any) -> Any:
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         rest = operand(context, builder, args[2], sig.args[2], sig.return_type)
-        index = ir.VectorType(I32, args[0].type.count)
-        count = broadcast(builder, builder.trunc(args[1], I32), index)
-        mask = builder.icmp_signed("<", ir.Constant(index, list(range(index.count))), count)
-        return builder.select(mask, args[0], rest)
+        return builder.select(first_lanes(builder, args[1], args[0].type.count), args[0], rest)
 
     return x(x, types.intp, other), lower
-
-
-@intrinsic
-def choose_nonzero(tyctx: Any, x: Any, a: Any, b: Any) -> Any:
-    """`a` where x is not 0 (NaN is not), else `b`."""
-
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        x, *rest = (operand(context, builder, v, t, sig.return_type) for v, t in zip(args, sig.args, strict=True))
-        zero = ir.Constant(x.type, [0.0] * x.type.count)
-        return builder.select(builder.fcmp_unordered("!=", x, zero), *rest)
-
-    return x(x, a, b), lower
 
 
 def _floating(vector: ir.VectorType) -> tuple[ir.VectorType, int, int]:

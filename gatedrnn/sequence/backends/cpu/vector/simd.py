@@ -170,7 +170,7 @@ def _set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _first(builder: Any, count: Any, lanes: int) -> Any:
+def first_lanes(builder: Any, count: Any, lanes: int) -> Any:
     """A mask of the first `count` lanes."""
     index = ir.VectorType(I32, lanes)
     n = broadcast(builder, builder.trunc(count, I32), index)
@@ -186,7 +186,7 @@ def loaded(context: Any, builder: Any, fe_type: Any, p: Any, n: Any) -> Any:
         with whole:
             builder.store(builder.load(builder.bitcast(p, vector.as_pointer()), align=align), out)
         with part:
-            mask = _first(builder, n, fe_type.lanes)
+            mask = first_lanes(builder, n, fe_type.lanes)
             masked = declare(builder, f"llvm.masked.load.{suffix(vector)}.p0", vector, [p.type, I32, mask.type, vector])
             builder.store(builder.call(masked, [p, I32(align), mask, ir.Constant(vector, None)]), out)
     if not narrow:
@@ -216,7 +216,7 @@ def store(tyctx: Any, p: Any, x: Any, n: Any) -> Any:
             with whole:
                 builder.store(args[1], builder.bitcast(args[0], args[1].type.as_pointer()), align=4)
             with part:
-                mask = _first(builder, args[2], lanes)
+                mask = first_lanes(builder, args[2], lanes)
                 masked = declare(
                     builder,
                     f"llvm.masked.store.{suffix(vector)}.p0",

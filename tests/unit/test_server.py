@@ -1,4 +1,4 @@
-"""The server at its limits: what a full queue, an echo and a layer that does not exist come to."""
+"""The server: a full queue, answers that are too long, layers and addresses that do not exist, streams, its end, its name."""
 
 import asyncio
 import socket

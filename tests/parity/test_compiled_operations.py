@@ -1,4 +1,4 @@
-"""What the compiler read wrongly, refused with a false reason, or did not read: each with the cell that showed it."""
+"""Operations of a step: read with all their arguments and compiled for rows, chunks and special numbers, or refused by name."""
 
 import functools
 
@@ -98,7 +98,7 @@ def other_bits(n):
 @pytest.mark.parametrize(
     "function, words",
     [
-        (cut_sum, r"the operation sum that gives torch.int32 \(test_findings_compiler_two.py:"),
+        (cut_sum, r"the operation sum that gives torch.int32 \(test_compiled_operations.py:"),
         (cut_sums, "the operation cumsum that gives torch.int64"),
         (rounded_sum, "the operation sum that gives torch.bfloat16"),
         (any_of, "the operation sum that gives torch.bool"),
@@ -219,7 +219,7 @@ def cut_alike(spec, params, x_gates, h_gates, state):
 def test_slices_that_cannot_be_told_apart_name_their_lines():
     spec = Spec(H, (Gate("m", 3, "cumax"), Gate("k", 3), Gate("n", H, "tanh")), ("h",))
     layer = layer_of(spec, cut_alike, backend="cpu")
-    words = r"slices \(test_findings_compiler_two.py:[\d, ]+\) of several kinds .* not by spec.split"
+    words = r"slices \(test_compiled_operations.py:[\d, ]+\) of several kinds .* not by spec.split"
     with pytest.raises(BackendError, match=words):
         layer(torch.randn(T, B, D))
 
@@ -392,7 +392,7 @@ def test_chunks_of_one_unit(backend, interpreter):
         (lambda n: repeat_chunks(n.view(-1, 3, 2).var(-1), H), "operation over chunks other than a sum or a mean"),
         (lambda n: torch.softmax(n.view(-1, 3, 2), -1).view(-1, H), "operation over chunks other than a sum or a mean"),
         (lambda n: n.view(-1, 3, 2).cumsum(-1).view(-1, H), "operation over chunks other than a sum or a mean"),
-        (lambda n: n.flip(-1), r"operation flip \(test_findings_compiler_two.py:\d+\) other than around"),
+        (lambda n: n.flip(-1), r"operation flip \(test_compiled_operations.py:\d+\) other than around"),
         (lambda n: torch.log(torch.full_like(n, -1.0)), "log of the number -1.0, which is NaN"),
     ],
 )

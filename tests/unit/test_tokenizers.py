@@ -1,32 +1,17 @@
-"""What meets other programs: tokenizers of transformers, the hub, Windows, Gradio, spaCy, the cards and pages of a run."""
+"""Tokenizers: a run's in transformers, one of transformers in a run, and the subwords of earlier versions."""
 
 import json
-import os
-import shutil
-import subprocess
 import sys
-from importlib.util import find_spec, module_from_spec
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
-from rich.console import Console
 from test_levels import VOCABULARIES
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from gatedrnn import LanguageModel, LanguageModelConfig
-from gatedrnn.cli.commands import compress, demo
 from gatedrnn.core.checksums import CHECKSUMS_FILE
-from gatedrnn.core.config import to_dict
-from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.core.files import write_json
-from gatedrnn.data import EOS, UNK, DataConfig, Vocabulary
+from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.data import EOS, UNK, Vocabulary
 from gatedrnn.data.prompt import prompt_tokens
 from gatedrnn.data.subwords import Subwords
-from gatedrnn.export import web
-from gatedrnn.training.config import RunConfig
-from gatedrnn.training.run import load_run, write_trained
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NONE = [("N", "o"), ("n", "e"), ("No", "ne")]
@@ -111,9 +96,6 @@ def hf():
     return hf
 
 
-# ---------------------------------------------------------------- tokenizers of transformers
-
-
 @pytest.mark.parametrize("name", SUBWORDS)
 def test_a_folders_tokenizer_reads_every_text_as_the_run_does(hf, tmp_path, name):
     from transformers import AutoTokenizer
@@ -160,9 +142,6 @@ def test_what_transformers_would_read_otherwise_is_refused(hf):
         hf.tokenizer_of(Vocabulary.of(Subwords(taken)))
 
 
-# ---------------------------------------------------------------- subwords
-
-
 def test_a_subword_none_is_a_token():
     vocabulary = SUBWORDS["merged None"]
     assert vocabulary.encode(vocabulary.tokens("None")) == [vocabulary.ids["None"]]
@@ -190,157 +169,3 @@ def test_the_error_names_both_extras(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ArgumentError, match=r"pip install 'gatedrnn\[hf\]' or 'gatedrnn\[mt\]'"):
         Subwords.load("t.json")
-
-
-# ---------------------------------------------------------------- systems without forks
-
-WITHOUT_FORKS = """
-import os, sys
-import torch
-del os.register_at_fork, os.fork, os.sched_getaffinity
-sys.modules.update(dict.fromkeys(("resource", "pwd", "grp", "termios")))
-import gatedrnn, gatedrnn.export.writing
-output, _ = gatedrnn.ONLSTM(3, 4)(torch.zeros(2, 1, 3))
-assert output.shape == (2, 1, 4)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="has no forks anyway")
-def test_the_package_is_imported_where_there_are_no_forks():
-    done = subprocess.run([sys.executable, "-c", WITHOUT_FORKS], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-
-
-# ---------------------------------------------------------------- Gradio
-
-
-@pytest.mark.parametrize("newer", [True, False])
-def test_the_page_is_launched_by_early_and_later_releases(monkeypatch, newer):
-    gradio, themes, given = ModuleType("gradio"), ModuleType("gradio.themes"), {}
-    vars(gradio).update(Blocks=object, themes=themes)
-    vars(themes).update(Default=lambda **how: None)
-    for name, module in (("gradio", gradio), ("gradio.themes", themes)):
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "False")  # which the module sets
-    spec: Any = find_spec("gatedrnn.app.page")
-    page = module_from_spec(spec)  # of the fake, for this test alone
-    spec.loader.exec_module(page)
-
-    class Early:
-        def launch(self, *, server_name, server_port, share, quiet, prevent_thread_lock, theme, footer_links, ssr_mode,
-                   mcp_server, enable_monitoring):  # fmt: skip
-            return None, f"http://{server_name}:{server_port}/", None
-
-    class Later:
-        def launch(self, *, run_history=True, **how):
-            given.update(run_history=run_history)
-            return Early().launch(**how)
-
-    assert page.start(Later() if newer else Early(), 7) == "http://127.0.0.1:7/"
-    assert given == ({"run_history": False} if newer else {})
-
-
-# ---------------------------------------------------------------- runs, cards, pages
-
-WORDS = [UNK, EOS, "the", "cat", "sleeps", "."]
-
-
-def tiny(folder, **model):
-    """A run that is written without a training."""
-    options = {"cell": "onlstm", "embedding_size": 4, "hidden_sizes": (4,), "options": {"chunk_size": 2}} | model
-    config = LanguageModelConfig(len(WORDS), **options)
-    write_trained(folder, RunConfig(data=DataConfig(), model=config), LanguageModel(config), Vocabulary(WORDS))
-    return load_run(folder)
-
-
-class Hub:
-    """The hub's client, without a network."""
-
-    def __init__(self):
-        self.uploaded = []
-
-    def create_repo(self, name, **how):
-        return SimpleNamespace(repo_id=name)
-
-    def create_commit(self, *, operations, **how):
-        self.uploaded += [operation.path_in_repo for operation in operations]
-
-
-def test_what_is_pushed_has_the_file_for_trust_remote_code(hf, tmp_path, monkeypatch):
-    from transformers import modeling_utils
-    from transformers.utils import hub
-
-    fake, run = Hub(), tiny(tmp_path / "run")
-    for module in (modeling_utils, hub):
-        monkeypatch.setattr(module, "hf_api", lambda: fake, raising=False)
-        for name in ("create_repo", "create_commit"):
-            monkeypatch.setattr(module, name, getattr(fake, name), raising=False)
-    monkeypatch.setattr(modeling_utils, "create_and_tag_model_card", lambda *_, **how: SimpleNamespace(save=str))
-    sections = to_dict(run.config)
-    model = hf.GatedRNNForCausalLM(hf.GatedRNNConfig(sections["model"], sections["data"], sections["training"]))
-    for _ in range(2):  # into a new folder, and again
-        fake.uploaded.clear()
-        model.save_pretrained(tmp_path / "hf", push_to_hub=True, repo_id="me/model")
-        assert {"config.json", "model.safetensors", "modeling_gatedrnn.py"} <= {*fake.uploaded}
-    hf.GatedRNNConfig().save_pretrained(tmp_path / "alone")
-    assert [path.name for path in (tmp_path / "alone").iterdir()] == ["config.json"]
-
-
-def test_the_card_says_how_to_install(hf, tmp_path):
-    from gatedrnn import __version__
-    from gatedrnn.hf.card import card
-
-    text = card(tiny(tmp_path / "run"), "name")
-    assert f"pip install 'gatedrnn-{__version__}-py3-none-any.whl[hf]'" in text and "pip install '.[hf]'" in text
-    assert "pypi" not in text and "pip install 'gatedrnn[" not in text
-
-
-def test_card_and_page_tell_what_compress_measured(hf, tmp_path):
-    from gatedrnn.hf.card import card
-
-    run = tiny(tmp_path / "run")
-    assert "No scores were kept" in card(run, "name") and web._perplexity(run) == (None, "")
-    record = {"method": "int8", "perplexity_before": 9.0, "perplexity_after": 9.25}
-    write_json(run.folder / compress.COMPRESSION_FILE, record)
-    told = "as gatedrnn compress measured it on the validation text or its --data"
-    assert f"| perplexity per word, {told} | 9.25 |" in card(run, "name")
-    assert web._perplexity(run) == (9.25, told)
-    write_json(run.folder / compress.COMPRESSION_FILE, record | {"perplexity_after": None})
-    assert "No scores were kept" in card(run, "name") and web._perplexity(run) == (None, "")
-    (run.folder / compress.COMPRESSION_FILE).write_text("[]")
-    assert "No scores were kept" in card(run, "name")
-
-
-def test_the_demo_says_how_its_page_is_written(tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "my demo"
-
-    def refuse(*_, **how):
-        raise ArgumentError("export --to web", "needs onnxruntime-web", "none", "Fetch it")
-
-    monkeypatch.setattr(web, "export_run", refuse)
-    demo._write_page(SimpleNamespace(folder=folder / "run"), folder / "page", Console())  # type: ignore[arg-type]
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("the page of export --to web was left out: export --to web: needs onnxruntime-web")
-    assert shown[1:] == [f"to write it later, run: gatedrnn export '{folder}/run' --to web --out '{folder}/page'"]
-
-
-# ---------------------------------------------------------------- spaCy
-
-
-def test_a_pipeline_is_loaded_where_the_first_folder_is_damaged(tmp_path):
-    spacy = pytest.importorskip("spacy", reason="no spaCy")
-    torch.manual_seed(1)
-    nlp = spacy.blank("en")
-    nlp.add_pipe("sentencizer")
-    nlp.add_pipe("gatedrnn", config={"run": str(tiny(tmp_path / "run").folder)})
-    wanted = [token._.surprisal for token in nlp("the cat sleeps.")]
-    nlp.to_disk(tmp_path / "pipeline")
-    (tmp_path / "run" / "model.safetensors").unlink()
-    again = spacy.load(tmp_path / "pipeline")
-    assert [token._.surprisal for token in again("the cat sleeps.")] == wanted
-    shutil.rmtree(tmp_path / "pipeline")
-    alone = spacy.blank("en")
-    alone.add_pipe("sentencizer")
-    alone.add_pipe("gatedrnn", config={"run": str(tmp_path / "run")})
-    with pytest.raises(CheckpointError, match=r"model\.safetensors"):  # once the run is needed
-        alone("the cat sleeps.")

@@ -1,22 +1,10 @@
-"""What commands say at the edges."""
-
-from dataclasses import replace
+"""Settings of a training, from the command line and from files: unknown, given twice, too large, without effect, or replaced."""
 
 import pytest
 from terminal import call, fails, works
 
-from gatedrnn.training.run import load_run
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        ("input_cap", "true", "model.options.input_cap: must be as in the run; got True, and False in the run"),
-        ("chunk_size", 3, "model.options.chunk_size: applies only to onlstm; got 3 with cell=lstm"),
-    ],
-)
-def test_an_option_is_read_by_the_cell_of_the_run_that_goes_on(work, option, value, said):
-    assert said in fails("train", "--out", work / "lstm", "--resume", f"--model.options.{option}", value)
+from gatedrnn.core.errors import DataError
+from gatedrnn.training.loop import Loop
 
 
 def test_a_setting_without_use_is_refused_before_anything_is_said_or_written(work, tmp_path):
@@ -25,27 +13,6 @@ def test_a_setting_without_use_is_refused_before_anything_is_said_or_written(wor
     code, said, error = call("train", *given)
     assert (code, said) == (1, "") and not out.exists()
     assert "training.sequence_length: has no effect for grammar; got 12" in error
-
-
-@pytest.mark.parametrize("empty_lines", ["skip", "eos"])
-def test_an_empty_line_counts_against_the_limits_of_a_server(work, empty_lines):
-    pytest.importorskip("fastapi")
-    from gatedrnn.serve.http import RefusedError
-    from gatedrnn.serve.limits import Limits
-    from gatedrnn.serve.readings import parsing, reading
-    from gatedrnn.serve.schema import ParseBody, SurprisalBody
-
-    run = load_run(work / "run")
-    run = replace(run, config=replace(run.config, data=replace(run.config.data, empty_lines=empty_lines)))
-    text, limits = "the pilot\n" + "\n" * 20, Limits(prompt_tokens=20)
-    assert len(list(parsing(run, ParseBody(text=text), Limits())())) == 21
-    with pytest.raises(RefusedError, match="must be at most 20 tokens in one request; got 22 or more"):
-        parsing(run, ParseBody(text=text), limits)
-    if empty_lines == "skip":
-        assert len(list(reading(run, SurprisalBody(text=text), limits)())) == 1
-        return
-    with pytest.raises(RefusedError, match="must be at most 20 tokens in one request; got 21 or more"):
-        reading(run, SurprisalBody(text=text), limits)
 
 
 @pytest.mark.parametrize(
@@ -125,5 +92,72 @@ def test_an_explosion_before_anything_is_learned(work, tmp_path):
     )
 
 
-def test_a_temperature_of_one_is_none(work):
-    assert works("evaluate", work / "run", "--reset", "--temperature", "1.00", "--json")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--model.embedding_size", 10**18], "model.embedding_size: must be at most 4294967295"),
+        (["--training.batch_size", 10**20], "training.batch_size: must be at most"),
+        (
+            ["--model.cell", "gru", "--model.tied", "false", "--model.hidden_sizes", "[4000000000]"],
+            "memory: must hold the model",
+        ),
+    ],
+)
+def test_a_size_that_no_machine_has_is_one_line(work, tmp_path, options, told):
+    assert told in fails("train", "--data", work / "text", *options, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("key", ["epochs", "seed", "learning_rate"])
+def test_a_number_too_long_to_print_is_named_with_its_line(work, tmp_path, key):
+    (tmp_path / "c.yaml").write_text(f"training:\n  {key}: 0x{'F' * 4000}\n")
+    given = "train", "--config", tmp_path / "c.yaml", "--data", work / "text", "--out", tmp_path / "run"
+    assert "c.yaml:2: must be YAML; got a value that is not int" in fails(*given)
+
+
+PLATEAU = """
+model: {cell: gru}
+training: {device: cpu, epochs: 2, betas: [0.0, 0.999], sequence_length: 60, plateau_factor: 0.3}
+"""
+
+
+@pytest.mark.parametrize("replaced", ["optimizer=sgd", "schedule=cosine", "unit=sentence"])
+def test_what_a_file_gives_for_a_setting_that_is_replaced_may_stand(work, tmp_path, monkeypatch, replaced):
+    (tmp_path / "c.yaml").write_text(PLATEAU)
+    seen = []
+
+    def stop(config, *_):
+        seen.append(config.training)
+        raise DataError("text", "must be long", "a short one", "Write more")
+
+    monkeypatch.setattr("gatedrnn.cli.commands.train._train", stop)
+    name, value = replaced.split("=")
+    given = "train", "--config", tmp_path / "c.yaml", "--data", work / "text", "--out", tmp_path / "run"
+    fails(*given, f"--training.{name}", value)
+    (training,) = seen
+    assert getattr(training, name) == value
+    assert (training.betas == (0.0, 0.999)) == (name != "optimizer")
+    assert (training.sequence_length == 60) == (name != "unit")
+    assert (training.plateau_factor == 0.3) == (name != "schedule")
+
+
+class Killed(BaseException):
+    """What nothing catches, as nothing catches SIGKILL."""
+
+
+def killed(*_):
+    raise Killed
+
+
+def test_a_run_that_began_with_a_setting_without_effect_goes_on(work, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    begin = "train", "--data", work / "text", "--out", out, "--training.optimizer", "sgd", "--training.device", "cpu"
+    small = "--model.cell", "gru", "--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--training.epochs", 1
+    with monkeypatch.context() as earlier:
+        for place in ("gatedrnn.training.loop", "gatedrnn.cli.commands.train"):
+            earlier.setattr(f"{place}.check_read", lambda *_: None)
+        earlier.setattr(Loop, "_step", killed)
+        with pytest.raises(Killed):
+            call(*begin, *small, "--training.betas", "[0.0, 0.999]")
+    assert (out / "config.yaml").is_file() and not list((out / "checkpoint").glob("step*"))
+    works("train", "--out", out, "--resume")

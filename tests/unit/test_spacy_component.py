@@ -1,12 +1,14 @@
-"""The spaCy component: what it overwrites, foreign bytes, parts and unions of documents, two components."""
+"""The spaCy component: what it overwrites, foreign bytes, parts and unions of documents, two components, a damaged run."""
 
 import pickle
+import shutil
 
 import pytest
 import torch
+from tiny_runs import tiny
 
 from gatedrnn.core.config import to_dict
-from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import DataConfig, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.saving import save_config, save_weights
@@ -117,3 +119,22 @@ def test_of_two_components_the_later_one_remains(run, tmp_path):
     both, one = nlp(TEXT), pipeline(other, algorithm="biased")(TEXT)
     assert [token._.surprisal for token in both] == [token._.surprisal for token in one]
     assert [s._.parse_string for s in both.sents] == [s._.parse_string for s in one.sents]
+
+
+def test_a_pipeline_is_loaded_where_the_first_folder_is_damaged(tmp_path):
+    spacy = pytest.importorskip("spacy", reason="no spaCy")
+    torch.manual_seed(1)
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("gatedrnn", config={"run": str(tiny(tmp_path / "run").folder)})
+    wanted = [token._.surprisal for token in nlp("the cat sleeps.")]
+    nlp.to_disk(tmp_path / "pipeline")
+    (tmp_path / "run" / "model.safetensors").unlink()
+    again = spacy.load(tmp_path / "pipeline")
+    assert [token._.surprisal for token in again("the cat sleeps.")] == wanted
+    shutil.rmtree(tmp_path / "pipeline")
+    alone = spacy.blank("en")
+    alone.add_pipe("sentencizer")
+    alone.add_pipe("gatedrnn", config={"run": str(tmp_path / "run")})
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):  # once the run is needed
+        alone("the cat sleeps.")

@@ -1,0 +1,84 @@
+"""`compress` of runs of a built-in text: where the copy's text is, and which settings retraining reads."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from terminal import call, record, works
+
+from gatedrnn.data import write_corpus
+from gatedrnn.data.verb_final import write_parallel
+
+SMALL = [
+    "--model.embedding_size",
+    "8",
+    "--model.hidden_sizes",
+    "[8]",
+    "--training.epochs",
+    "1",
+    "--training.device",
+    "cpu",
+]
+
+
+@pytest.fixture
+def built_in(tmp_path, monkeypatch):
+    """Trains on a small built-in text of a task, in the folder `a` of the current one."""
+    few = {"train": 60, "valid": 20, "test": 20}
+    monkeypatch.setattr("gatedrnn.tasks.of_corpus.write_corpus", lambda *given: write_corpus(*given, **few))
+    monkeypatch.setattr("gatedrnn.tasks.translation.write_parallel", lambda *given: write_parallel(*given, **few))
+    monkeypatch.setattr("gatedrnn.tasks.inference._MADE", {split: (count, range(3)) for split, count in few.items()})
+    monkeypatch.chdir(tmp_path)
+
+    def train(task, *more):
+        sides = ["--model.decoder_sizes", "[8]"] if task == "translation" else []
+        works("train", "--task", task, *SMALL, *sides, "--model.cell", "lstm", *more, "--out", "a")
+        return tmp_path / "a"
+
+    return train
+
+
+def data_of(run):
+    return yaml.safe_load((Path(run) / "config.yaml").read_text())["data"]
+
+
+@pytest.mark.parametrize("retrain", [[], ["--retrain", "1"]], ids=["at once", "retrained"])
+@pytest.mark.parametrize("task", ["language_modelling", "inference", "translation"])
+def test_a_compressed_run_of_a_built_in_text_is_evaluated_as_the_run_is(built_in, task, retrain):
+    run = built_in(task)
+    assert data_of(run)["folder"] is None
+    works("compress", "a", "--method", "svd", "--rank", 4, *retrain, "--out", "b")
+    data = data_of("b")
+    level = {"level": "word"} if task == "translation" else {}  # with a folder, its default is subword
+    assert data == data_of(run) | {"folder": str(run / "text")} | level
+    counted = {"language_modelling": "tokens", "inference": "pairs", "translation": "sentences"}[task]
+    assert record("evaluate", "b")[counted] == record("evaluate", "a")[counted]
+    works("compress", "b", "--method", "int8", "--out", "c")
+    assert data_of("c") == data
+
+
+def test_a_compressed_run_whose_text_is_gone_names_none(built_in):
+    run = built_in("language_modelling")
+    shutil.rmtree(run / "text")
+    works("compress", "a", "--method", "int8", "--out", "b")
+    assert data_of("b") == data_of(run)
+
+
+def test_settings_that_retraining_does_not_read_do_not_stop_it(built_in, monkeypatch):
+    built_in("language_modelling", "--training.plateau_factor", "0.3", "--training.plateau_threshold", "0.2")
+    command = ["compress", "a", "--method", "svd", "--rank", "4", "--retrain", "2", "--out", "b"]
+    with monkeypatch.context() as patch:  # as an earlier version began, until it was interrupted
+        patch.setattr("gatedrnn.cli.commands.compress.unread", lambda *_: {})
+        patch.setattr("gatedrnn.cli.commands.compress.with_text", lambda run: run.config)
+        patch.setattr("gatedrnn.training.loop.check_read", lambda *_: None)
+        patch.setattr("gatedrnn.training.loop.Loop._budget", lambda _: "interrupted")
+        patch.setattr("gatedrnn.training.loop.Loop._out_of_time", lambda _: True)
+        assert call(*command)[0] == 130
+    works(*command, "--resume")
+    training = yaml.safe_load(Path("b/config.yaml").read_text())["training"]
+    assert training["plateau_factor"] == 0.3 and training["schedule"] == "cosine"
+    command[-1] = "c"
+    works(*command)
+    training = yaml.safe_load(Path("c/config.yaml").read_text())["training"]
+    assert (training["plateau_factor"], training["plateau_threshold"]) == (0.5, 0.01)

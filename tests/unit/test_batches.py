@@ -1,0 +1,52 @@
+"""Batches of sentences: their order, and their parts for several processes."""
+
+import numpy as np
+import pytest
+
+from gatedrnn.data.batching import PAD_TARGET, SentenceBatches, Window
+from gatedrnn.data.labelled import PairBatch
+from gatedrnn.data.parallel import TranslationBatch
+from gatedrnn.data.sentences import SentenceBatch, sentence_batches
+
+EOS = 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 50])
+def test_sentences_are_drawn_as_they_always_were(size):
+    """The order that runs of earlier versions had, which a resumed run must go on with."""
+    draw = np.random.default_rng(7)
+    sentences = [draw.integers(2, 9, draw.integers(1, 6)) for _ in range(20)]
+    tokens = np.concatenate([[*ids, EOS] for ids in sentences]).astype(np.int32)
+    random = np.random.default_rng([3, 2])
+    lengths = np.array([len(ids) + 1 for ids in sentences])
+    order = np.lexsort((random.random(len(lengths)), lengths))
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    batches = [batches[k] for k in random.permutation(len(batches))]
+    windows, whole = SentenceBatches(tokens, size, EOS, 3, 2), sentence_batches(tokens, size, EOS, 3, 2)
+    assert len(windows) == len(whole) == len(batches)
+    for k, chosen in enumerate(batches):
+        assert windows[k].lengths_B.tolist() == lengths[chosen].tolist()
+        assert whole[k].lengths_B.tolist() == (lengths[chosen] - 1).tolist()
+        for b, n in enumerate(chosen):
+            ids, beyond = sentences[n].tolist(), int(lengths[chosen].max() - lengths[n])
+            assert windows[k].targets_TB[:, b].tolist() == [*ids, EOS, *[PAD_TARGET] * beyond]
+            assert whole[k].tokens_TB[:, b].tolist() == [*ids, *[EOS] * beyond]
+
+
+IDS, LENGTHS = np.ones((4, 1), np.int64), np.array([4])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Window(IDS, IDS, 4, LENGTHS),
+        SentenceBatch(IDS, LENGTHS),
+        PairBatch(IDS, IDS, LENGTHS, LENGTHS, np.array([2])),
+        TranslationBatch(IDS, LENGTHS, IDS, IDS, LENGTHS),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_a_batch_of_fewer_sentences_than_processes_is_shared(batch):
+    parts = [batch.part(index, 3) for index in range(3)]
+    assert sorted(part.count for part in parts) == [0, 0, batch.count]
+    assert [part.steps for part in parts] == [batch.steps] * 3

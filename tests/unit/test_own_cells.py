@@ -1,0 +1,184 @@
+"""Cells of one's own: the names, gates, squashes and sizes that they may have."""
+
+import importlib
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from own_steps import B, D, H, N, T, own
+from torch.nn import functional as F
+
+from gatedrnn import Recurrent
+from gatedrnn.cells import CELLS, Cell, Derived, Extra, Gate, Spec, lstm
+from gatedrnn.cli.commands import explain
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.gates import SQUASHES, Gates, squash
+from gatedrnn.models.config import LanguageModelConfig
+from gatedrnn.studies.parsing import cells_with_master_gates
+
+kept = importlib.import_module("gatedrnn.compiler.kept")
+
+
+def scaled(spec, params, x, h, state):
+    n = torch.tanh((x + h) * spec.constant("k"))
+    return (n,), {"n": n}
+
+
+def test_a_cell_whose_make_spec_raises_anything_has_no_example():
+    def make_spec(hidden_size):
+        assert hidden_size > 5000
+
+    assert Cell("odd", "odd", make_spec, scaled).example() is None
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: Spec(H, (Gate("g", H, "softmax"),), ("h",)), "'softmax' of the gate g.* Known: sigmoid, cumax"),
+        (lambda: Spec(H, (Gate("g", H), Gate("g", H, "tanh")), ("h",)), "gates.* a name for one only.* got 'g'"),
+        (lambda: Spec(H, N, ("h", "h")), "states.* a name for one only.* got 'h'"),
+        (lambda: Spec(H, N, ("h",), extras=(Extra("w", ("n",)),) * 2), "extras.* a name for one only.* got 'w'"),
+        (lambda: Spec(H, N, ("h",), constants=(("k", 1), ("k", 2))), "constants.* a name for one only.* got 'k'"),
+        (lambda: Spec(H, N, ("h",), derived=(Derived("n", "n", torch.neg),)), "derived.* got 'n'"),
+        *[
+            (lambda name=name: Spec(H, N, ("h",), extras=(Extra(name, ("n",)),)), f"extras.* the layer's own.*'{name}'")
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+        ],
+        *[
+            (lambda name=name: Spec(H, (Gate(name, H),), ("h",)), "names must consist of letters")
+            for name in ("a|b", "a;b", "a,b", "a:b", "a#b", "a b")
+        ],
+    ],
+)
+def test_names_are_checked(make, words):
+    with pytest.raises(ArgumentError, match=words):
+        make()
+
+
+def test_squashes_of_ones_own_are_known(monkeypatch):
+    monkeypatch.setitem(SQUASHES, "softsign", lambda z, hard: F.softsign(z))
+    gates = (Gate("n", H, "softsign"),)
+
+    def step(spec, params, x_gates, h_gates, state):
+        n = spec.squash("n", x_gates + h_gates)
+        return (n,), {"n": n}
+
+    assert Recurrent(own(step, Spec(H, gates, ("h",))), D, H)(torch.randn(T, B, D))[0].shape == (T, B, H)
+    monkeypatch.setitem(SQUASHES, "soft,sign", squash.sigmoid)
+    with pytest.raises(ArgumentError, match="names must consist of letters"):
+        Spec(H, (Gate("n", H, "soft,sign"),), ("h",))
+
+
+def grouped(hidden_size, groups):
+    if hidden_size % groups:
+        raise ArgumentError("mine.groups", "must divide hidden_size", f"{hidden_size}, {groups}", "Try 1")
+    gates = Gate("master_forget", hidden_size), Gate("forget_gate", hidden_size)
+    return Spec(hidden_size, gates, ("h",))
+
+
+def grouped_step(spec, params, x_gates, h_gates, state):
+    m, f = (spec.squash(g.name, a) for g, a in zip(spec.gates, spec.split(x_gates + h_gates), strict=True))
+    return (m * f,), {"master_forget": m, "forget_gate": f}
+
+
+@pytest.fixture
+def of_groups(registered):
+    return registered(Cell("mine", "mine", grouped, grouped_step, options={"groups": 3}))
+
+
+def test_a_cell_that_refuses_most_sizes_can_be_configured(of_groups):
+    made = LanguageModelConfig(
+        cell="mine", embedding_size=12, hidden_sizes=(12, 12), forget_bias=1.0, master_bias=1.0, tree_layer=1,
+        gates=Gates(temperature=0.9),
+    )  # fmt: skip
+    assert made.options == {"groups": 3}
+    assert LanguageModelConfig.without_unread({"cell": "mine", "gates": {"temperature": 0.9}})["gates"]
+    with pytest.raises(ArgumentError, match="needs a cell with a master forget gate"):
+        LanguageModelConfig(cell="lstm", tree_layer=1)
+
+
+def test_a_cell_that_refuses_every_size_tried_stops_no_other(registered):
+    def nothing(hidden_size):
+        raise ArgumentError("mine", "must be of another size", hidden_size, "Try another")
+
+    registered(Cell("mine", "mine", nothing, grouped_step))
+    assert cells_with_master_gates() == ["onlstm"]
+    LanguageModelConfig(cell="mine", embedding_size=12, hidden_sizes=(12,), forget_bias=1.0)
+
+
+def test_cells_that_refuse_a_size_are_listed_and_explained(of_groups):
+    assert cells_with_master_gates() == ["onlstm", "mine"]
+    rows = next(hop["how"] for hop in explain.hops("mine")["hops"] if hop["what"] == "rows of weights")
+    assert rows == "master_forget [H] sigmoid, forget_gate [H] sigmoid"
+    assert "def forward" in explain.kernel("mine")
+
+
+def test_options_without_a_default_in_make_spec_are_given(registered):
+    registered(
+        replace(
+            CELLS["lstm"], name="mine", make_spec=lambda hidden_size, k: Spec(hidden_size, N, ("h",)), options={"k": 1}
+        )
+    )
+    LanguageModelConfig(cell="mine", embedding_size=12, hidden_sizes=(12,))
+
+
+def test_a_gate_of_a_cell_s_own_that_is_hard_stays_hard():
+    spec = Spec(4, (Gate("a", 4, hard=True), Gate("b", 4), Gate("c", 4)), ("h",))
+    made = spec.with_gates(Gates(straight_through=True, names=("b",)))
+    assert [gate.hard for gate in made.gates] == [True, True, False]
+
+
+def test_a_hard_gate_that_has_no_binary_values_is_refused():
+    with pytest.raises(ArgumentError, match=r"^Gate\.hard: needs .*; got n with squash='tanh'\. Leave hard out\.$"):
+        Spec(4, (Gate("n", 4, "tanh", hard=True),), ("h",))
+
+
+@dataclass(eq=False)
+class HashableStep:
+    """An object that is called as a step."""
+
+    slope: float = 1.0
+
+    def __call__(self, spec, params, x_gates, h_gates, state):
+        h = spec.squash("n", self.slope * (x_gates + h_gates))
+        return (h,), {"n": h}
+
+
+@dataclass
+class Step(HashableStep):
+    """The same, compared by value, and so without a hash."""
+
+
+def make_spec(hidden_size):
+    return Spec(hidden_size, (Gate("n", hidden_size, "tanh"),), ("h",))
+
+
+def test_a_step_without_a_hash_is_refused_and_another_object_runs():
+    with pytest.raises(ArgumentError, match=r"^Cell\.step: must be hashable; got Step\. Write a function"):
+        Cell("mine", "mine", make_spec, Step())
+    layer, x = Recurrent(Cell("mine", "mine", make_spec, HashableStep()), 3, 4), torch.randn(2, 3, 3)
+    expected = layer(x)[0]
+    with torch.no_grad():
+        assert torch.equal(layer(x)[0], expected)
+
+
+def test_a_squash_of_one_s_own_runs_on_the_reference(monkeypatch):
+    """Its name does not say what it computes, now or in a later process."""
+    for name in ("mine", "exp"):
+        monkeypatch.setitem(SQUASHES, name, lambda z, hard: torch.nn.functional.softplus(z))
+        spec = Spec(4, (Gate("g", 4, name, memory=False), Gate("f", 4)), ("h",))
+        told = kept.kept(lstm.step, spec)
+        assert told == f"the squash '{name}' of its gate g is not one of the package's own"
+
+
+@pytest.mark.filterwarnings("ignore:var")
+def test_a_variance_without_degrees_of_freedom_is_pytorchs():
+    def step(spec, params, x_gates, h_gates, state):
+        a = spec.squash("hidden", x_gates + h_gates)
+        return (a / (1 + a.var(-1, correction=2, keepdim=True)),), {"hidden": a}
+
+    cell = Cell("var", "var", lambda hidden: Spec(hidden, (Gate("hidden", hidden, "tanh"),), ("h",)), step)
+    layer, x = Recurrent(cell, 3, 1, dtype=torch.float64, backend="cpu"), torch.randn(2, 2, 3, dtype=torch.float64)
+    found = layer(x)[0]
+    layer.backend = "reference"
+    torch.testing.assert_close(found, layer(x)[0], equal_nan=True)

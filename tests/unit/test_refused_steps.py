@@ -1,0 +1,211 @@
+"""Steps that have no kernel: one line that names the cell, the rule and the step's line."""
+
+import re
+import sys
+import types
+
+import pytest
+import torch
+from own_steps import B, D, H, N, T, line_of, own, refusal
+from torch.nn import functional as F
+
+from gatedrnn import Recurrent
+from gatedrnn.cells import Derived, Extra, Gate, Spec
+from gatedrnn.compiler import kept
+from gatedrnn.core.errors import ArgumentError, BackendError
+
+
+def every_second_row(spec, params, x, h, state):
+    n = torch.tanh(x + h + torch.nn.functional.linear(state[0], params.extras["m"][::2]))
+    return (n,), {"n": n}
+
+
+def test_every_second_row_of_a_matrix_is_refused():
+    found = kept(
+        every_second_row,
+        Spec(8, (Gate("n", 8, "tanh"), Gate("m", 8, "tanh")), ("h",), extras=(Extra("m", ("n", "m"), True),)),
+    )
+    assert isinstance(found, str)
+
+
+def reads_derived(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return ((2 if spec.derived else 1) * n,), {"n": n}
+
+
+def reads_start(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return ((2 if spec.extras[0].start else 1) * n * params.extras["w"],), {"n": n}
+
+
+def compares(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return ((2 if spec == Spec(6, N, ("h",)) else 1) * n,), {"n": n}
+
+
+def compares_extras(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return ((2 if spec.extras == (WITH_START,) else 1) * n * params.extras["w"],), {"n": n}
+
+
+WITH_START = Extra("w", ("n",), start=1.0)
+TWICE = Derived("double", "n", torch.neg)
+
+
+@pytest.mark.parametrize(
+    "step, spec, words, place",
+    [
+        (reads_derived, Spec(H, N, ("h",), derived=(TWICE,)), "spec.derived, which kernels do not see", "2 if"),
+        (
+            reads_start,
+            Spec(H, N, ("h",), extras=(WITH_START,)),
+            "the start of an Extra, which kernels do not see",
+            "2 if",
+        ),
+        (compares, Spec(H, N, ("h",)), "a comparison of its Spec", "2 if"),
+        (compares_extras, Spec(H, N, ("h",), extras=(WITH_START,)), "a comparison of an Extra", "2 if"),
+    ],
+)
+def test_what_no_text_says_is_refused(step, spec, words, place):
+    said = refusal(step, spec)
+    assert words in said and line_of(step, place) in said
+
+
+TWO = Spec(H, (Gate("b", H), Gate("n", H, "tanh")), ("h",), recurrent_gates=1)
+
+
+def branches(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n if n.sum() > 0 else -n,), {"n": n}
+
+
+def misfits(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n + torch.ones(5),), {"n": n}
+
+
+def a_tensor(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * torch.tensor(0.5),), {"n": n}
+
+
+def own_bias(spec, params, x_gates, h_gates, state):
+    x_b, x_n = spec.split(x_gates)
+    rows = spec.recurrent_rows
+    b = spec.squash("b", x_b + h_gates)
+    n = spec.squash("n", x_n + F.linear(b, params.weight_hh[rows:], params.bias_hh[rows:]))
+    return (n * params.bias_hh[rows:],), {"b": b, "n": n}
+
+
+slope = 2.0
+
+
+def reads_a_number(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * slope,), {"n": n}
+
+
+def reads_a_mode(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n if torch.is_grad_enabled() else -n,), {"n": n}
+
+
+def imports(spec, params, x_gates, h_gates, state):
+    import pytest as settings
+
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * len(settings.__name__),), {"n": n}
+
+
+def one_a_row(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n.mean(-1, keepdim=True),), {"n": n}
+
+
+@pytest.mark.parametrize(
+    "step, spec, words, place",
+    [
+        (branches, None, "cannot be traced: it decides by a tensor's values", "n.sum()"),
+        (misfits, None, "cannot be traced", "torch.ones"),
+        (a_tensor, None, "torch.tensor", "torch.tensor"),
+        (own_bias, TWO, "b_hh by itself", "F.linear"),
+        (reads_a_number, None, "slope, read from outside", "slope"),
+        (reads_a_mode, None, "is_grad_enabled, which may change", "is_grad_enabled"),
+        (imports, None, "import of pytest", "import pytest"),
+        (one_a_row, None, "not [B, 6]", "def one_a_row"),
+    ],
+)
+def test_a_refusal_names_the_cell_and_the_line(step, spec, words, place):
+    said = refusal(step, spec)
+    assert words in said and line_of(step, place) in said and said.endswith("Use backend='auto' for the cell mine.")
+    assert said.count("test_refused_steps.py:") == 1
+
+
+def two_products(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates + F.linear(state[0], params.extras["m"]))
+    return (n,), {"n": n}
+
+
+def test_a_refusal_of_a_gpu_names_them_too(interpreted):
+    spec = Spec(H, N, ("h",), extras=(Extra("m", ("n",), full=True),))
+    layer = Recurrent(own(two_products, spec), D, H, backend="triton")
+    with pytest.raises(BackendError, match="kernels for a GPU do not support that") as caught:
+        layer(torch.randn(T, B, D))
+    said = str(caught.value)
+    assert line_of(two_products, "def ") in said and said.count("backend='triton'") == 1 and "cell mine" in said
+
+
+def two_states(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n, n), {"n": n}
+
+
+def no_tuple(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return n, {"n": n}
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(
+    "step, words",
+    [(one_a_row, r"h of \[1, 1\], not \[1, 6\]"), (two_states, "2 states"), (no_tuple, "a Tensor")],
+)
+def test_the_reference_refuses_states_of_another_form(step, words, steps):
+    layer = Recurrent(own(step), D, H)
+    with pytest.raises(ArgumentError, match=words) as caught:
+        layer(torch.randn(steps, 1, D))
+    assert "mine" in str(caught.value) and line_of(step, "def ") in str(caught.value)
+    with pytest.raises(ArgumentError, match=re.sub("1, ", "4, ", words)):
+        layer(torch.randn(steps, B, D))
+
+
+def good_then_bad(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    good = n * n
+    return ((good[:, :, None] * n[:, None, :]).sum(-1),), {"n": n}
+
+
+def test_an_operation_is_named_with_all_its_lines():
+    said = refusal(good_then_bad)
+    first, second = line_of(good_then_bad, "good = n"), line_of(good_then_bad, "return")
+    assert f"({first}, {second.rpartition(':')[2]})" in said
+
+
+BAD = """
+def step(spec, params, x_gates, h_gates, state):
+    n = spec.squash('n', x_gates + h_gates)
+    return (n.sort(-1).values,), {'n': n}
+"""
+
+
+def test_lines_are_those_of_the_file_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    said = []
+    for text in (BAD, "# a comment\n" + BAD, BAD.replace("    return", "    # a comment\n    return")):
+        space = types.ModuleType("space")
+        exec(compile(text, "own_cell.py", "exec"), space.__dict__)
+        for _ in range(2):
+            said.append(kept(space.step, Spec(H, N, ("h",))))
+            sys.modules["gatedrnn.compiler.kept"]._KNOWN.clear()  # the second time it is read from the disk
+    lines = [re.search(r"own_cell.py:(\d+)", each).group(1) for each in said]
+    assert lines == ["4", "4", "5", "5", "5", "5"]

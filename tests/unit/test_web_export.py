@@ -1,0 +1,32 @@
+"""`export --to web`: the perplexity on its page, and what the demo says of a page that was left out."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from gatedrnn.cli.commands import demo
+from gatedrnn.core.errors import ArgumentError
+from gatedrnn.export import web
+from gatedrnn.training.run import METRICS_FILE
+
+
+@pytest.mark.parametrize(("values", "best"), [("[Infinity]", None), ("[Infinity, 9.5, NaN, null]", 9.5)])
+def test_a_perplexity_that_is_not_finite_is_not_shown(tmp_path, values, best):
+    lines = [json.dumps({"epoch": k, "valid_perplexity": value}) for k, value in enumerate(json.loads(values), 1)]
+    (tmp_path / METRICS_FILE).write_text("\n".join(lines) + "\n")
+    assert web._perplexity(SimpleNamespace(folder=tmp_path)) == (best, "validation text" if best else "")  # type: ignore[arg-type]
+
+
+def test_the_demo_says_how_its_page_is_written(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "my demo"
+
+    def refuse(*_, **how):
+        raise ArgumentError("export --to web", "needs onnxruntime-web", "none", "Fetch it")
+
+    monkeypatch.setattr(web, "export_run", refuse)
+    demo._write_page(SimpleNamespace(folder=folder / "run"), folder / "page", Console())  # type: ignore[arg-type]
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("the page of export --to web was left out: export --to web: needs onnxruntime-web")
+    assert shown[1:] == [f"to write it later, run: gatedrnn export '{folder}/run' --to web --out '{folder}/page'"]
