@@ -365,6 +365,14 @@ def test_states_that_do_not_fit():
         model(TOKENS[:, :2], states)
 
 
+def test_a_layers_only_state_may_stand_without_its_tuple():
+    model = make(cell="gru")
+    states = model(TOKENS).states
+    expected = model(TOKENS, states).logits
+    assert torch.equal(model(TOKENS, [h for (h,) in states]).logits, expected)
+    assert torch.equal(model(TOKENS, [None, None]).logits, model(TOKENS).logits)
+
+
 # sampling
 
 

@@ -40,7 +40,7 @@ def run(options: Options) -> dict[str, Any]:
     Raises: ArgumentError: a library is missing, or an option is of no use for this form. DataError: the folder cannot be written.
     """
     form = importlib.import_module(_FORMS[one_of("--to", options.to, _FORMS)])
-    how = {name: getattr(options, name) for name in _OPTIONS if name in options.given}
+    how = {name: value for name in _OPTIONS if (value := getattr(options, name)) not in (False, None)}
     for name in how:
         if options.to not in _OPTIONS[name]:
             rule = f"needs --to {' or '.join(_OPTIONS[name])}"

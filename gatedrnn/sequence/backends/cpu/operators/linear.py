@@ -22,7 +22,7 @@ def linear(x: Tensor, weight: CompressedWeight, bias: Tensor | None) -> Tensor:
     held, size = memory.lend(threads * (4 * scratch + left)), memory.LINE_BYTES
     edge = held.data_ptr() + -held.data_ptr() % size
     bias = memory.empty(V, dtype=torch.float32).zero_() if bias is None else bias.contiguous()
-    kernel("linear", "linear", target, "small", f"{__package__}.linear_loop:linear")(
+    kernel("linear", "linear", target, "small", "gatedrnn.sequence.backends.cpu.operators.linear_loop:linear")(
         threads,
         {
             "N": len(rows), "K": C, "columns": V, "ldg": V, "panel": target.panel, "tall": target.rows, "x": rows,

@@ -17,7 +17,8 @@ from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, toge
 from gatedrnn.sequence.backends.cpu.runtime import team
 from gatedrnn.sequence.backends.cpu.runtime.target import best
 
-_DRAW, _CROSS_ENTROPY = f"{__package__}.drawing:draw", f"{__package__}.likelihood:cross_entropy"
+_DRAW = "gatedrnn.sequence.backends.cpu.operators.drawing:draw"
+_CROSS_ENTROPY = "gatedrnn.sequence.backends.cpu.operators.likelihood:cross_entropy"
 
 
 @torch.library.custom_op("gatedrnn::logistic_noise", mutates_args=())

@@ -27,14 +27,18 @@ def of(kernel: str) -> Compiled:
 def parts_of(kernel: str, direction: str) -> tuple[str, str, Linked | None]:
     """A loop, as `kernel` takes it: its name, where its function is, and the rows it calls; or "products", which calls none."""
     if kernel == "products":
-        return kernel, f"{__package__}.bound:products", None
+        return kernel, "gatedrnn.sequence.backends.cpu.recurrence.bound:products", None
 
     def rows(real: Any) -> tuple[Any, list[Any]]:
         from gatedrnn.sequence.backends.cpu.recurrence import rows
 
         return rows.function_of(_rows(kernel, direction), direction), rows.arguments_of(direction, real)
 
-    return "loop", f"{__package__}.loops:{direction}", Linked(of(kernel).name, f"{direction}_rows", rows)
+    return (
+        "loop",
+        f"gatedrnn.sequence.backends.cpu.recurrence.loops:{direction}",
+        Linked(of(kernel).name, f"{direction}_rows", rows),
+    )
 
 
 def _rows(kernel: str, direction: str) -> list[Any]:
