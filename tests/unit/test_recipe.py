@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from displays import Quiet
 from letters import write_letters
+from small_trainings import corpus_in, run
 
 from gatedrnn import ArgumentError
 from gatedrnn.cli.main import main
-from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits
+from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits
 from gatedrnn.data.batching import PAD_TARGET, StreamBatches, window_lengths
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.surprisal import window_losses
@@ -21,8 +21,7 @@ from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.language_modelling import _reset
 from gatedrnn.tasks.perplexity import TEMPERATURES, best_temperature, evaluate
 from gatedrnn.training.averaging import Average
-from gatedrnn.training.config import RunConfig
-from gatedrnn.training.loop import _optimizer, train
+from gatedrnn.training.loop import _optimizer
 from gatedrnn.training.run import read_metrics
 from gatedrnn.training.schedule import betas, one_cycle, rate, starts_averaging
 
@@ -293,20 +292,9 @@ def test_weight_decay_is_an_l2_penalty_in_the_loss(optimizer):
     assert not torch.equal(decayed, stepped(replace(training, weight_decay=0.0))[0])
 
 
-MODEL = LanguageModelConfig(cell="lstm", embedding_size=8, hidden_sizes=(8,))
-TRAINING = TrainingConfig(
-    epochs=2, batch_size=4, sequence_length=10, learning_rate=0.05, device="cpu", checkpoint_minutes=1e-9
-)
-
-
 @pytest.fixture
 def corpus(tmp_path):
-    return Corpus(find_splits(write_letters(tmp_path / "text", "abcdefg", 40, 20)), min_count=1)
-
-
-def run(corpus, folder, display=None, *, resume=False, project=None, **training):
-    config = RunConfig(DataConfig(), MODEL, replace(TRAINING, **training))
-    return train(config, LanguageModelling(corpus), folder, display or Quiet(), resume=resume, project=project)
+    return corpus_in(tmp_path / "text")
 
 
 def test_finetuning_keeps_its_learning_rate(corpus, tmp_path):

@@ -5,31 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 from displays import CutError, Quiet
-from letters import write_letters
+from small_trainings import MODEL, corpus_in, run
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.data import Corpus, DataConfig, find_splits
-from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.models import LanguageModel
 from gatedrnn.studies.compression import Projection, Scheme
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training import checkpoint, loop
-from gatedrnn.training.config import RunConfig, TrainingConfig
-from gatedrnn.training.loop import train
-
-MODEL = LanguageModelConfig(cell="lstm", embedding_size=8, hidden_sizes=(8,))
-TRAINING = TrainingConfig(
-    epochs=2, batch_size=4, sequence_length=10, learning_rate=0.05, device="cpu", checkpoint_minutes=1e-9
-)
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return Corpus(find_splits(write_letters(tmp_path / "text", "abcdefg", 40, 20)), min_count=1)
-
-
-def run(corpus, folder, display=None, *, resume=False, project=None, **training):
-    config = RunConfig(DataConfig(), MODEL, replace(TRAINING, **training))
-    return train(config, LanguageModelling(corpus), folder, display or Quiet(), resume=resume, project=project)
+    return corpus_in(tmp_path / "text")
 
 
 def svd(corpus):
