@@ -86,7 +86,7 @@ def _listed(folder: Path) -> Listed:
         if isinstance(listed, dict) and all(isinstance(each, list) for each in listed.values()):
             return listed
         reason = "something other than lists of checksums"
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"

@@ -47,9 +47,10 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
 @contextmanager
 def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
     """Where `path`, a file or a `folder`, is written before it is moved into its place; nothing is left there afterwards."""
+    parent = path.parent.absolute()
+    missing = [each for each in (parent, *parent.parents) if not each.exists()]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parent = path.parent.absolute()
+        parent.mkdir(parents=True, exist_ok=True)
         if folder or parent not in _SWEPT:
             remove_stale(parent)
             _SWEPT.add(parent)
@@ -68,6 +69,9 @@ def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(descriptor)
+        for each in missing:  # that are still empty
+            with suppress(OSError):
+                each.rmdir()
 
 
 def _refusal(error: Exception) -> str | None:

@@ -68,7 +68,7 @@ def export_run(
         rule, advice = f"takes a run of the task {LanguageModelling.name}", "Export it with --to onnx"
         raise ArgumentError("--to web", rule, f"a run of the task {run.config.task}", advice)
     if isinstance(run.vocabulary.splitter, Subwords):
-        _check_subwords(json.loads(run.vocabulary.splitter.settings))
+        _check_subwords(run.vocabulary.splitter)
     binaries = runtime_files(Path(runtime) if runtime is not None else None, fetch=fetch)
     sampled = _sampled(run)
     examples = _examples(run, sampled)
@@ -182,8 +182,9 @@ def _examples(run: Run, sampled: list[list[int]]) -> list[str]:
     return list(dict.fromkeys([*known, *fit]))[:_EXAMPLES]
 
 
-def _check_subwords(settings: dict[str, Any]) -> None:
+def _check_subwords(splitter: Subwords) -> None:
     """Raises: ArgumentError: the page cannot cut text as this tokenizer does."""
+    settings = json.loads(splitter.settings)
     before, model = settings["pre_tokenizer"] or {}, settings["model"]
     reasons = {
         "a model other than BPE": model["type"] != "BPE",
@@ -195,6 +196,8 @@ def _check_subwords(settings: dict[str, Any]) -> None:
             model.get(key)
             for key in ("continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "byte_fallback")
         ),
+        "bytes that are no tokens, left out or read together": not splitter.complete
+        and (model.get("unk_token") is None or bool(model.get("fuse_unk"))),
         "added tokens that absorb spaces": any(
             token[key] for token in settings["added_tokens"] for key in ("lstrip", "rstrip", "single_word")
         ),

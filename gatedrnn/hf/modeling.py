@@ -141,19 +141,20 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
             past_key_values: another name of `cache_params`.
             kwargs: `num_items_in_batch` and `shift_labels`, see `_loss`.
 
-        Raises: ArgumentError: no ids, an id that is neither a token's nor the padding's, another kind of cache, embeddings
-            or attention weights asked for.
+        Raises: ArgumentError: no ids, an id that is neither a token's nor the padding's, a mask of other rows or fewer columns,
+            another kind of cache, embeddings or attention weights asked for.
         """
         ids = self._ids(input_ids, kwargs)
-        state, there = given_state(cache_params, past_key_values), None
-        if attention_mask is not None and not bool(attention_mask[:, -ids.shape[1] :].all()):
-            there = attention_mask[:, -ids.shape[1] :].bool()
+        state, there = given_state(cache_params, past_key_values), _there(attention_mask, ids)
         if there is None:
             logits, hidden, states = self._read(ids, state, None)
         else:
             order = torch.argsort(~there, dim=1, stable=True)  # what stands there comes first
             logits, hidden, states = self._read(ids.gather(1, order), state, there.sum(1))
-            back = torch.argsort(order, dim=1)[:, :, None]
+            last = (
+                there.sum(1, keepdim=True) - 1
+            )  # padding has what its row ends with: generation goes on there
+            back = torch.minimum(torch.argsort(order, dim=1), last.clamp(min=0))[:, :, None]
             logits, hidden = (found.gather(1, back.expand_as(found)) for found in (logits, hidden))
         logits = self._with_padding(logits)
         loss = None if labels is None else self._loss(logits, labels, there, **kwargs)
@@ -266,6 +267,18 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         put_weights(model.model, read_weights(Path(str(file)), model.model, "model."))
         nothing = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
         return (model.eval(), nothing) if kwargs.get("output_loading_info") else model.eval()
+
+
+def _there(mask: Tensor | None, ids: Tensor) -> Tensor | None:
+    """Where something stands [B, T], None if everywhere. Raises: ArgumentError: a mask of other rows or fewer columns."""
+    if mask is None:
+        return None
+    rows, steps = ids.shape
+    if mask.dim() != 2 or len(mask) != rows or mask.shape[1] < steps:
+        got, advice = f"{list(mask.shape)} for ids of {[rows, steps]}", "Lengthen it with the ids"
+        raise ArgumentError("GatedRNNForCausalLM.attention_mask", "must be [B, T] or longer", got, advice)
+    there = mask[:, mask.shape[1] - steps :].bool()
+    return None if bool(there.all()) else there
 
 
 def _require_embedding(name: Any, model: GatedRNNForCausalLM) -> None:

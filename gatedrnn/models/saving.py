@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
-from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import read_yaml, yaml_text
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, gather, stored_parts
 
@@ -51,8 +51,9 @@ class PretrainedModel(nn.Module):
     def save_pretrained(self, folder: Path | str, vocabulary: Any = None) -> None:
         """Write both files into `folder`, each atomically, and the vocabulary beside them.
 
-        Args: vocabulary: a `Vocabulary` of the model's size [the model's own, if it has one].
-        Raises: ArgumentError: the vocabulary is of another size. DataError: a file cannot be written.
+        Args: vocabulary: a `Vocabulary` of the model's size, which becomes the model's own [its own, if it has one].
+        Raises: ArgumentError: the vocabulary is of another size. DataError: the folder holds a run, or a vocabulary where the
+            model has none; a file cannot be written. ConfigError: its `config.yaml` cannot be read.
         """
         kept = self.vocabulary if vocabulary is None else vocabulary
         size = getattr(self.config, "vocabulary_size", None)
@@ -60,6 +61,8 @@ class PretrainedModel(nn.Module):
             got = f"{len(kept)} tokens and model.vocabulary_size={size}"
             advice = "Give the vocabulary that the model was made for"
             raise ArgumentError("save_pretrained.vocabulary", "must be of the model's size", got, advice)
+        _check_place(Path(folder), kept)
+        self.vocabulary = kept
         save_config(folder, {"model": to_dict(self.config)})
         save_weights(folder, self)
         if kept is not None:
@@ -80,6 +83,18 @@ class PretrainedModel(nn.Module):
         load_weights(folder, model)
         model.vocabulary = vocabulary or _read_vocabulary(Path(folder) / VOCABULARY_FILE, model)
         return model.eval()
+
+
+def _check_place(folder: Path, vocabulary: Any) -> None:
+    """Raises: DataError: saving there would destroy a run, or give the model a vocabulary that is not its own."""
+    config = folder / CONFIG_FILE
+    saved = read_yaml(config) if config.is_file() else {}
+    if isinstance(saved, dict) and (more := saved.keys() - {"model"}):
+        got, advice = f"one with {', '.join(sorted(map(str, more)))} in {CONFIG_FILE}", "Choose another folder"
+        raise DataError(str(folder), "must not be the folder of a run", got, advice)
+    if vocabulary is None and (folder / VOCABULARY_FILE).exists():
+        rule, advice = "must hold no vocabulary where the model has none", "Give the model's, or choose another folder"
+        raise DataError(str(folder), rule, VOCABULARY_FILE, advice)
 
 
 def _read_vocabulary(path: Path, model: PretrainedModel) -> Any:

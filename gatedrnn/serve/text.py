@@ -1,5 +1,6 @@
 """Text of tokens as they come: piece by piece, and held back while it may be the beginning of a stop string."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, final
 
@@ -58,7 +59,12 @@ class Pieces:
         return self._release(self._vocabulary.text(self._tokens)) if self._read < len(self._tokens) else ""
 
     def _beyond(self, whole: str) -> str:
+        """What `whole` adds to the text so far, whose spaces the new token may have changed."""
         known = self._vocabulary.text(self._tokens[: self._read])
+        if whole.startswith(known):
+            return whole[len(known) :]
+        if same := re.match(r"\s*".join(map(re.escape, "".join(known.split()))), whole):
+            return whole[same.end() :]
         alike = (k for k, (a, b) in enumerate(zip(known, whole, strict=False)) if a != b)
         return whole[next(alike, len(known)) :]
 

@@ -72,6 +72,8 @@ class TestEveryLevel:
         prompts = ["the cat", "a dog that the"]
         how = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None} | how
         many = model.generate(**tokenizer(prompts, return_tensors="pt", padding=True), **how)
+        right = model.generate(**tokenizer(prompts, return_tensors="pt", padding=True, padding_side="right"), **how)
+        assert torch.equal(right[:, -8:], many[:, -8:])
         each = how.get("num_return_sequences", 1)
         for row, prompt in enumerate(prompts):
             given = tokenizer(prompt, return_tensors="pt")

@@ -172,6 +172,17 @@ class TestOptions:
             with pytest.raises(ArgumentError, match=f"must lie in 0…{size - 1}; got {wrong}"):
                 model(torch.tensor([[1, wrong]]))
 
+    def test_masks_of_other_shapes(self, exported):
+        model, tokenizer, _ = loaded(exported, "run")
+        given = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+        ids, mask = given["input_ids"], given["attention_mask"]
+        for wrong in (mask[:, 1:], mask[:2], mask[0], torch.ones_like(mask)[:, :2]):
+            with pytest.raises(ArgumentError, match=r"attention_mask: must be \[B, T\] or longer; got \["):
+                model(ids, attention_mask=wrong)
+        more = torch.cat([ids, ids[:, :3]], 1)
+        with pytest.raises(ArgumentError, match="Lengthen it with the ids"):
+            model.generate(more, attention_mask=mask, max_new_tokens=2)
+
     def test_what_there_is_not(self, exported):
         model, _, _ = loaded(exported, "run")
         with pytest.raises(ArgumentError, match="input_ids: must be given; got inputs_embeds"):

@@ -17,6 +17,7 @@ from terminal import fails, records, works
 from gatedrnn.cli.commands.export import Options, show
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.torch_internals import SCAN_SINCE, scan
+from gatedrnn.data.subwords import Subwords
 from gatedrnn.export import runtime, web
 from gatedrnn.models import generate
 from gatedrnn.training.run import load_run
@@ -273,10 +274,29 @@ class TestErrors:
         ],
     )
     def test_of_subwords(self, levels, change, got):
-        settings = json.loads((levels / "subword" / "tokenizer.json").read_text())
-        web._check_subwords(settings)
+        splitter = load_run(levels / "subword").vocabulary.splitter
+        web._check_subwords(splitter)
+        splitter.settings = json.dumps(json.loads(splitter.settings) | change)
         with pytest.raises(ArgumentError, match=f"got a tokenizer with {got}"):
-            web._check_subwords(settings | change)
+            web._check_subwords(splitter)
+
+    @pytest.mark.parametrize(
+        ("unknown", "fused", "fits"), [(None, False, False), ("<unk>", True, False), ("<unk>", False, True)]
+    )
+    def test_of_subwords_without_some_bytes(self, unknown, fused, fits):
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        tokenizer = Tokenizer(models.BPE(unk_token=unknown, fuse_unk=fused))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=40, special_tokens=["<unk>", "<eos>"], show_progress=False)
+        tokenizer.train_from_iterator(["the cat sleeps"], trainer)
+        splitter = Subwords(tokenizer, "t.json", [unknown] if unknown else ())
+        if fits:
+            web._check_subwords(splitter)
+        else:
+            with pytest.raises(ArgumentError, match="got a tokenizer with bytes that are no tokens"):
+                web._check_subwords(splitter)
 
 
 def test_the_package_is_kept_and_checked_again(tmp_path, monkeypatch):

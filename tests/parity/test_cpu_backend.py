@@ -31,11 +31,6 @@ from torch.func import functional_call
 
 from gatedrnn import CELLS, Gates
 from gatedrnn.sequence.backends.cpu.recurrence import operator as operators
-from gatedrnn.sequence.backends.cpu.runtime.target import targets
-
-# a machine's targets with vectors of their own: a wider product for bfloat16 leaves float32 as it is
-SHAPES = {(t.lanes, t.rows, t.vectors): name for name, t in reversed(targets().items())}
-OTHERS = [name for name in SHAPES.values() if targets()[name].lanes != next(iter(targets().values())).lanes]
 
 
 def test_variants_cover_every_registered_cell():
@@ -188,11 +183,8 @@ def test_float32_errs_no_more_than_the_reference(variant, times, sizes):
     check_float32(layer, steps, size)
 
 
-@pytest.mark.skipif(not OTHERS, reason="one vector width only")
-@pytest.mark.parametrize("name", OTHERS or [None])
 @a_few_cells
-def test_float32_on_other_targets(variant, name, monkeypatch):
-    monkeypatch.setenv("GATEDRNN_CPU", name)
+def test_float32_in_both_directions(variant):
     for steps, size, width, hidden in ((5, 3, 7, 15), (4, 33, 40, 35)):
         layer = make(variant, width, hidden, bidirectional=True, dtype=torch.float32)
         for lengths in (None, RAGGED[size]):

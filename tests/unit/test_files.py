@@ -7,7 +7,7 @@ import pytest
 
 from gatedrnn.core import files
 from gatedrnn.core.errors import ConfigError, DataError
-from gatedrnn.core.files import read_yaml, write_folder, write_text
+from gatedrnn.core.files import read_yaml, write_folder, write_text, write_with
 
 ALIASES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
 MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} {{<<: [*a{k - 1}, *a{k - 1}, *a{k - 1}]}}\n" for k in range(1, 40))
@@ -91,6 +91,20 @@ def test_the_loser_of_two_writers_is_told_so(tmp_path):
         write_folder(tmp_path / "out", fill)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]
+
+
+def test_folders_that_were_made_for_what_failed_are_gone(tmp_path):
+    def fail(place):
+        raise OSError(28, "No space left on device")
+
+    for write, path in ((write_folder, tmp_path / "a/b/c"), (write_with, tmp_path / "a/b/file")):
+        with pytest.raises(DataError, match="No space left"):
+            write(path, fail)
+        assert not list(tmp_path.iterdir())
+    (tmp_path / "a").mkdir()
+    with pytest.raises(DataError, match="No space left"):
+        write_folder(tmp_path / "a/b/c", fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and not list((tmp_path / "a").iterdir())
 
 
 def test_an_empty_folder_behind_a_link_is_filled(tmp_path):

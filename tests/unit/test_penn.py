@@ -233,6 +233,14 @@ def test_pieces_of_random_texts(vocabulary):
         assert "".join(map(pieces.add, tokens)) + pieces.rest() == vocabulary.text(tokens)
 
 
+def test_a_prompt_s_mark_is_not_written_again(vocabulary):
+    tokens = ["more", "na", "`", "do", "."]
+    for cut in (2, 3, 4):
+        pieces = Pieces(vocabulary, tokens[:cut])
+        added = "".join(map(pieces.add, tokens[cut:])) + pieces.rest()
+        assert vocabulary.text(tokens).endswith(added) and added.strip() == "".join(tokens[cut:]).replace("`", "'")
+
+
 def test_a_mark_that_opens_waits_for_its_word(vocabulary):
     pieces = Pieces(vocabulary, ["said", ","])
     assert [pieces.add(token) for token in ("``", "I", "''", "he")] == ["", ' "I', '"', " he"]

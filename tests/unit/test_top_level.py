@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 
 import gatedrnn
-from gatedrnn.core.errors import ArgumentError, CheckpointError
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import Vocabulary
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate, saving
@@ -50,6 +50,36 @@ class TestVocabularyOfAModel:
         other = Vocabulary.build([["ein", "alter", "mann"]], min_count=1)
         model.save_pretrained(tmp_path, other)
         assert LanguageModel.from_pretrained(tmp_path).vocabulary.words == other.words
+
+    def test_that_was_given_once_is_the_model_s(self, model, vocabulary, tmp_path):
+        for _ in range(2):
+            model.save_pretrained(tmp_path / "a", vocabulary)
+            model.save_pretrained(tmp_path / "a")
+        assert LanguageModel.from_pretrained(tmp_path / "a").vocabulary.words == vocabulary.words
+
+    def test_of_another_model_is_not_taken_over(self, model, vocabulary, tmp_path):
+        model.save_pretrained(tmp_path, vocabulary)
+        before = (tmp_path / "model.safetensors").read_bytes()
+        with pytest.raises(DataError, match=r"no vocabulary where the model has none; got vocabulary.json"):
+            LanguageModel(model.config).save_pretrained(tmp_path)
+        assert (tmp_path / "model.safetensors").read_bytes() == before
+
+    def test_a_run_is_not_saved_over(self, model, vocabulary, tmp_path):
+        model.save_pretrained(tmp_path, vocabulary)
+        config = tmp_path / "config.yaml"
+        config.write_text(config.read_text() + "data: {mapping: lower}\n")
+        for name in ("config.yaml", "model.safetensors"):
+            (tmp_path / "checksums.json").unlink(missing_ok=True)
+            before = (tmp_path / name).read_bytes()
+            with pytest.raises(DataError, match=r"must not be the folder of a run; got one with data in config.yaml"):
+                LanguageModel.from_pretrained(tmp_path).save_pretrained(tmp_path)
+            assert (tmp_path / name).read_bytes() == before
+
+    def test_a_file_is_no_folder(self, model, tmp_path):
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(DataError, match="the folder must be writable"):
+            model.save_pretrained(tmp_path / "file")
+        assert (tmp_path / "file").read_text() == "x"
 
     def test_of_another_size_is_refused(self, model, vocabulary, tmp_path):
         small = Vocabulary.build([["a"]], min_count=1)

@@ -28,10 +28,11 @@ const SCAN = new RegExp(
     `|[:,](?!\\p{Nd})|(?:${LETTERS}|(?<=[${W}])&(?=[${W}])|(?!${APART})[^\`${DOUBLE}()\\[\\]{}<>;?!@#$%&*‒–—―…])+`,
   "gu",
 );
-const SPLIT_WORDS = /^(?:(can)(not)|(gim|lem)(me)|(gon|wan)(na)|(got)(ta)|(more)('n)|(d)('ye)|('t)(is|was))$/iu;
+// Where case does not count, i is also ı and İ in Python.
+const SPLIT_WORDS = /^(?:(can)(not)|(g[iıİ]m|lem)(me)|(gon|wan)(na)|(got)(ta)|(more)('n)|(d)('ye)|('t)([iıİ]s|was))$/iu;
 const CONTRACTION = /^(.*[^'])('s|'m|'d|'ll|'re|'ve|n't|')$/isu;
 const OPENING_APOSTROPHE = new RegExp(
-  `^'(?!(?:re|ve|ll|m|t|s|d|n|em|ye|tis|twas)(?![${W}])|\\p{Nd}\\p{Nd}s?(?![${W}]))(?=[${W}])`,
+  `^'(?!(?:re|ve|ll|m|t|s|d|n|em|ye|t[iıİ]s|twas)(?![${W}])|\\p{Nd}\\p{Nd}s?(?![${W}]))(?=[${W}])`,
   "iu",
 );
 const FOREIGN_MARK = /^[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Po}\p{Sc}]$/u;

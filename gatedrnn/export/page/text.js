@@ -151,21 +151,22 @@ export class Subwords {
       if (letters.every((letter) => this.bytes.has(letter))) return letters.map((letter) => this.bytes.get(letter));
       return [...new TextEncoder().encode(token)];
     });
-    return new TextDecoder().decode(new Uint8Array(bytes));
+    return new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytes));
   }
 }
 
 /** Letters joined by the merge of the lowest rank, again and again. */
 function merged(letters, ranks) {
   const parts = [...letters];
+  const rank = (k) => (k + 1 < parts.length ? (ranks.get(`${parts[k]} ${parts[k + 1]}`) ?? Infinity) : Infinity);
+  const found = parts.map((_, k) => rank(k));
   for (;;) {
-    let [best, at] = [Infinity, -1];
-    for (let k = 0; k + 1 < parts.length; k++) {
-      const rank = ranks.get(`${parts[k]} ${parts[k + 1]}`) ?? Infinity;
-      if (rank < best) [best, at] = [rank, k];
-    }
-    if (at < 0) return parts;
+    let at = 0;
+    for (let k = 1; k < found.length; k++) if (found[k] < found[at]) at = k;
+    if (!(found[at] < Infinity)) return parts;
     parts.splice(at, 2, parts[at] + parts[at + 1]);
+    found.splice(at, 2, rank(at));
+    if (at) found[at - 1] = rank(at - 1);
   }
 }
 
