@@ -13,7 +13,7 @@ from gatedrnn.data.text import read_lines
 
 _COLUMNS = 10
 _FORM, _MISC = 1, 9
-_ID = re.compile(r"(\d+)(?:([-.])(\d+))?")
+_ID = re.compile(r"(\d{1,9})(?:([-.])(\d{1,9}))?")
 _ENDINGS = (".conllu", ".conllu.gz")
 
 
@@ -62,7 +62,7 @@ class ConlluSentence:
 
 def is_conllu(path: str) -> bool:
     """Whether a file's name says that it is CoNLL-U."""
-    return path.endswith(_ENDINGS)
+    return path.lower().endswith(_ENDINGS)
 
 
 def read_conllu(path: Path | str) -> Iterator[ConlluSentence]:

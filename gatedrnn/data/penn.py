@@ -36,7 +36,7 @@ _SCAN = re.compile(
     r"|[()\[\]{}<>;?!@#$%&]"
     r"|\*+|\.{2,}|-{2,}|[‒–—―…]"
     r"|[:,](?!\d)"
-    rf"|(?:[A-Za-z]++(?!\$)|(?<=\w)&(?=\w)|(?!</?[A-Za-z][\w-]*>|-[LR][RSC]B-|''|\.\.|--|[:,](?!\d))[^`{_DOUBLE}()\[\]{{}}<>;?!@#$%&*‒–—―…])++"
+    rf"|(?:[A-Za-z]++|(?<=\w)&(?=\w)|(?!</?[A-Za-z][\w-]*>|-[LR][RSC]B-|''|\.\.|--|[:,](?!\d))[^`{_DOUBLE}()\[\]{{}}<>;?!@#$%&*‒–—―…])++"
 )
 _SPLIT_WORDS = re.compile(r"(can)(not)|(gim|lem)(me)|(gon|wan)(na)|(got)(ta)|(more)('n)|(d)('ye)|('t)(is|was)", re.I)
 _CONTRACTION = re.compile(r"(.*[^'])('s|'m|'d|'ll|'re|'ve|n't|')", re.I | re.S)
@@ -181,7 +181,7 @@ def _halved(word: str) -> list[str]:
         return [word]
     if word[0] in _marks():
         return [word[0], word[1:]]
-    if word[-1] in _marks():
+    if word[-1] in _marks() or word[-1] == "&":
         return [word[:-1], word[-1]]
     if opening := _OPENING_APOSTROPHE.match(word):
         return [_OPEN_SINGLE, word[opening.end() :]]

@@ -1,5 +1,6 @@
 """Test suites of SyntaxGym: items whose sentences, one a condition, are cut into regions, and predictions about them."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from gatedrnn.core.errors import DataError
 from gatedrnn.data.text import parse_object, read_lines
 
 METRICS = ("sum", "mean", "median", "range", "max", "min")
+_NUMBER = re.compile(r"\d{1,9}")
 _EVERY = "all"  # of SyntaxGym: every metric is kept, and predictions are about the sum
 
 
@@ -86,10 +88,10 @@ def _item(name: str, found: Any, k: int, regions: Mapping[int, str]) -> Item:
     conditions: dict[str, dict[int, str]] = {}
     for one in _list(place, item, "conditions"):
         condition = _object(place, one, "a condition").get("condition_name")
-        if not isinstance(condition, str) or not condition or condition in conditions:
+        if not isinstance(condition, str) or not condition.strip() or condition.strip() in conditions:
             rule, advice = "condition_name must be a string, unique in its item", "Give each condition its own"
             raise DataError(place, rule, repr(condition), advice)
-        conditions[condition] = _regions(f"{place}, condition {condition}", one, regions)
+        conditions[condition.strip()] = _regions(f"{place}, condition {condition}", one, regions)
     return Item(number, conditions)
 
 
@@ -124,6 +126,6 @@ def _list(place: str, found: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _number(place: str, found: Any) -> int:
-    if isinstance(found, bool) or not isinstance(found, int | str) or not str(found).isdecimal():
-        raise DataError(place, "must be a whole number", repr(found), "Write a number such as 1")
+    if isinstance(found, bool) or not isinstance(found, int | str) or not _NUMBER.fullmatch(str(found)):
+        raise DataError(place, "must be a whole number", repr(found)[:40], "Write a number such as 1")
     return int(found)

@@ -151,9 +151,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         else:
             order = torch.argsort(~there, dim=1, stable=True)  # what stands there comes first
             logits, hidden, states = self._read(ids.gather(1, order), state, there.sum(1))
-            last = (
-                there.sum(1, keepdim=True) - 1
-            )  # padding has what its row ends with: generation goes on there
+            last = there.sum(1, keepdim=True) - 1  # padding has what its row ends with: generation goes on there
             back = torch.minimum(torch.argsort(order, dim=1), last.clamp(min=0))[:, :, None]
             logits, hidden = (found.gather(1, back.expand_as(found)) for found in (logits, hidden))
         logits = self._with_padding(logits)

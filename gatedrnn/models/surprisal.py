@@ -18,6 +18,7 @@ from gatedrnn.models.loss import IGNORED
 
 _SORTED_SEQUENCES = 1024
 _BATCH = 64
+_FEW = 4096  # places of a batch that may hold padding only
 _LOGITS = 8 << 20
 
 
@@ -59,12 +60,22 @@ def token_losses(
             losses_TB, states = _losses(model, [ids], first, states)
             yield losses_TB[:, 0]
     while chunk := list(islice(remaining, _SORTED_SEQUENCES)):
-        order = sorted(range(len(chunk)), key=lambda k: len(chunk[k]))
         found: dict[int, Tensor] = {}
-        for batch in (order[start : start + _BATCH] for start in range(0, len(order), _BATCH)):
+        for batch in _batches([len(ids) for ids in chunk]):
             losses_TB, _ = _losses(model, [chunk[k] for k in batch], first, None)
             found |= {k: losses_TB[: len(chunk[k]), b] for b, k in enumerate(batch)}
         yield from (found[k] for k in range(len(chunk)))
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Sequences to read side by side, by length: at most `_BATCH`, with not much more padding than tokens in a large one."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    while order:
+        width, tokens, batch = lengths[order[-1]], 0, []
+        while order and len(batch) < _BATCH and (not batch or width * (len(batch) + 1) <= max(_FEW, 2 * tokens)):
+            batch.append(order.pop())
+            tokens += lengths[batch[-1]]
+        yield batch
 
 
 @torch.no_grad()

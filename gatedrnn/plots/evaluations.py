@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,14 @@ def write_parsing_report(
         gates = "; under it the distance at each boundary and the master gate of every layer, of the first run"
         below = gates if any(one["gates"] for one in sentences) else ""
         body += ["<h2>Sentences</h2>", KEY.format(below=below), *map(sentence_card, sentences)]
-    for old in folder.glob("sentence-*.pdf"):
-        old.unlink()
+    earlier = (folder / "report.html").exists()
     pictures = {"f1-by-length": figure} | {f"sentence-{k}": draw(one) for k, one in enumerate(sentences, 1)}
     for name, picture in pictures.items():
         write_with(folder / f"{name}.pdf", partial(save, picture, kind="pdf"))
     write_text(folder / "report.html", page(f"Trees of {about['treebank']}", "\n".join(body), about["command"]))
+    left = map(folder.joinpath, (f"sentence-{k}.pdf" for k in count(len(sentences) + 1)))
+    for old in takewhile(Path.exists, left if earlier else ()):  # of an earlier report that drew more
+        old.unlink()
 
 
 def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> None:

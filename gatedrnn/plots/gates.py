@@ -67,6 +67,7 @@ def legend(place: Axes | Figure, drawn: Sequence[tuple[str, Any]], **how: Any) -
     made = place.legend([artist for _, artist in drawn], ["?"] * len(drawn), frameon=False, **how)
     for text, (name, _) in zip(made.get_texts(), drawn, strict=True):
         text.set_text(name)
+        text.set_parse_math(False)
 
 
 def _name(runs: Mapping[str, Sequence[Mapping[str, Any]]], row: int) -> str:
@@ -107,7 +108,7 @@ def gates_of_words(words: Sequence[str], rows: Mapping[str, Sequence[float]]) ->
     axes = figure.add_subplot()
     _shades(axes, np.asarray(list(rows.values()), dtype=float).reshape(len(rows), len(words)))
     _word_ticks(axes, words)
-    axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=8, parse_math=False)
     axes.xaxis.tick_top()
     return figure
 

@@ -1,10 +1,11 @@
 """Curves of many short trainings."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from gatedrnn.plots.gates import COLORS
+from gatedrnn.plots.gates import COLORS, legend
 from gatedrnn.plots.trees import INK
 
 Line = tuple[str, int, bool, Sequence[tuple[float, float]]]
@@ -18,14 +19,16 @@ def curves(lines: Sequence[Line], named: str, lower: bool) -> Figure:
     """
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.add_subplot()
+    drawn: list[tuple[str, Any]] = []
     for label, number, last, points in lines:
         if not points:
             continue
         minutes, scores = zip(*points, strict=True)
-        axes.plot(
+        (line,) = axes.plot(
             minutes, scores, color=COLORS[number % len(COLORS)], linewidth=2.0 if last else 0.8, alpha=1.0 if last else 0.6,
-            marker="o", markersize=4 if last else 2, label=label if last else None,
+            marker="o", markersize=4 if last else 2,
         )  # fmt: skip
+        drawn += [(label, line)] if last else []
     if lower:
         axes.set_yscale("log")
         for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
@@ -34,6 +37,6 @@ def curves(lines: Sequence[Line], named: str, lower: bool) -> Figure:
     axes.set_ylabel(named, fontsize=9, color=INK)
     axes.tick_params(labelsize=8, which="both")
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8, loc="best")
+    if drawn:
+        legend(axes, drawn, fontsize=8, loc="best")
     return figure

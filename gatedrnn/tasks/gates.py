@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gatedrnn.cells import Spec, Trace
 from gatedrnn.core.checks import positive_int
-from gatedrnn.core.errors import DataError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Vocabulary, windows
 from gatedrnn.data.batching import PAD_TARGET
 from gatedrnn.data.prompt import prompt_ids
@@ -129,6 +129,10 @@ def gates_by_word(model: LanguageModel, vocabulary: Vocabulary, sentence: str, m
 
 
 def looked_up(vocabulary: Vocabulary, sentence: str, mapping: str) -> tuple[list[str], list[int]]:
-    """Tokens of a sentence and their ids."""
+    """Tokens of a sentence and their ids. Raises: ArgumentError: there are none."""
     tokens = vocabulary.tokens(sentence)
+    if not tokens:
+        raise ArgumentError(
+            "--sentence", "must have at least one word", repr(sentence), "Write --sentence 'a few words'"
+        )
     return tokens, prompt_ids(vocabulary, tokens, mapping)

@@ -154,7 +154,7 @@ class LanguageModelling(OfCorpus):
         named = {"cache": "continuous cache", "dynamic": "dynamic evaluation"}
         state = "state reset at each sentence" if reset else f"state carried, batch size {batch_size}"
         added = [f"{named[k]} ({', '.join(f'{name} {x:g}' for name, x in s.items())})" for k, s in settings.items()]
-        if temperature != 1:
+        if temperature != 1 or how["temperature"] == "auto":
             found["temperature"] = temperature
             without = ", without cache and dynamic evaluation" if settings else ""
             best = f" (best on valid{without})" if how["temperature"] == "auto" else ""

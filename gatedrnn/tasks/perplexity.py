@@ -57,8 +57,8 @@ def evaluate(
         cache: mix a continuous cache in, one for each stretch.
         dynamic: learn from each of its segments once it is scored.
 
-    Raises: DataError: no token. CheckpointError: the perplexity is not finite. ArgumentError: a size is not positive, or
-        `reset` comes with `cache`, `dynamic` or a temperature.
+    Raises: DataError: no token. CheckpointError: the perplexity is not finite. ArgumentError: a size is not positive,
+        `reset` comes with `cache`, `dynamic` or a temperature, or the temperature is so low that the perplexity is no number.
     """
     if reset and (cache or dynamic):
         rule = "cannot be combined with a cache or dynamic evaluation, which continue from sentence to sentence"
@@ -79,9 +79,14 @@ def evaluate(
             plain = not (cache or dynamic) and temperature == 1
             total, count = _plain(model, batches) if plain else _adaptive(model, batches, temperature, cache, dynamic)
     loss = total / count
-    perplexity = torch.tensor(math.exp(loss) if loss < 700 else math.inf, dtype=torch.float64)
+    if temperature != 1 and _STEEPEST <= loss < math.inf:
+        rule, got = "must be high enough for a perplexity that is a number", f"{temperature:g}: {loss:.0f} nats a token"
+        raise ArgumentError("evaluate.temperature", rule, got, "Use a higher one, near 1")
+    perplexity = torch.tensor(math.exp(loss) if loss < _STEEPEST else math.inf, dtype=torch.float64)
     return Evaluation(loss, float(finite("perplexity", perplexity)), count)
 
+
+_STEEPEST = 700  # nats: the perplexity of more is no number of float64
 
 TEMPERATURES = tuple(0.8 + 0.025 * k for k in range(19))
 """0.8 … 1.25."""

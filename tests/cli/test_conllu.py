@@ -139,6 +139,7 @@ WRONG = {
     "an empty cell": (ROW.replace("\t_\t", "\t\t", 1) + "\n", 1, "must have 10 columns"),
     "spaces for tabs": (ROW.replace("\t", " ") + "\n", 1, "must have 10 columns"),
     "no number": ("# c\n" + ROW.replace("1", "x", 1) + "\n", 2, "IDs must be consecutive; the next one is 1; got 'x'"),
+    "a long number": ("9" * 5000 + ROW[1:] + "\n", 1, "IDs must be consecutive; the next one is 1; got '999"),
     "a number twice": (f"{ROW}\n{ROW}\n", 2, "the next one is 2; got '1'"),
     "a range that overlaps": (f"1-2{ROW[1:]}\n{ROW}\n2-3{ROW[1:]}\n2{ROW[1:]}\n", 3, "got '2-3'"),
     "a range backwards": (f"1-0{ROW[1:]}\n", 1, "got '1-0'"),

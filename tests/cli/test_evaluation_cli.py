@@ -3,6 +3,8 @@
 import pytest
 from terminal import fails, record, works
 
+from gatedrnn.training.run import Run
+
 WINDOWED = ["--cache", "--cache-window", "50", "--cache-theta", "0.3", "--cache-lambda", "0.2"]
 LEARNING = ["--dynamic", "--dynamic-rate", "0.001", "--dynamic-decay", "0.01", "--dynamic-segment", "7"]
 
@@ -66,6 +68,13 @@ def test_the_defaults_are_those_of_the_help(work):
 )
 def test_evaluate_refuses(work, options, message):
     assert message in fails("evaluate", work / "run", "--data", work / "text" / "test.txt", *options)
+
+
+def test_a_temperature_is_found_on_a_text_that_is_there(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "text_folder", tmp_path / "gone")
+    options = ["--data", work / "text" / "test.txt", "--temperature", "auto"]
+    told = "gone: must hold the run's own validation text, for --temperature auto; got no such folder"
+    assert told in fails("evaluate", work / "run", *options)
 
 
 def test_a_temperature_of_one_is_none(work):

@@ -193,6 +193,25 @@ def test_a_run_has_a_page(work, few, tmp_path):
     assert [text for text in said if text[:3] == "F1 " and text[3:].isdigit()] == shares
 
 
+def test_a_page_that_draws_fewer_sentences_leaves_no_other(few, tmp_path):
+    (tmp_path / "out").mkdir()
+    names = {"sentence-1.pdf", "sentence-2.pdf", "sentence-1-run.pdf", "sentence-of-mine.pdf"}
+    for name in names:
+        (tmp_path / "out" / name).write_text("mine")
+    for left in (names, {"sentence-1-run.pdf", "sentence-of-mine.pdf"}):  # no page was there, and one that drew two
+        works("eval-parsing", "--baseline", "right", "--treebank", few, "--out", tmp_path / "out")
+        assert {path.name for path in (tmp_path / "out").glob("sent*")} == left
+
+
+def test_a_drawing_is_xml_whatever_stands_in_the_words(work, tmp_path):
+    from xml.etree import ElementTree
+
+    (tmp_path / "text.txt").write_text("a \x01 \x1b[31m <b> \ufffe 🙂\n")
+    works("parse", work / "run", tmp_path / "text.txt", "--svg", tmp_path / "trees")
+    drawn = ElementTree.fromstring((tmp_path / "trees" / "00001.svg").read_text())
+    assert {"a", "\ufffd", "\ufffd[31m", "<b>", "🙂"} <= {(each.text or "").strip() for each in drawn.iter()}
+
+
 def test_a_consensus_has_a_page(work, few, tmp_path):
     runs = [work / "run", work / "other"]
     page, found = written(tmp_path / "out", *runs, "--treebank", few, "--max-words", 9)

@@ -322,6 +322,22 @@ def test_surprisal_handles_no_sentence_one_end_alone_and_a_long_one(model):
     assert [len(bits) for bits in surprisals(model, [[], [2] * 500], EOS_ID)] == [1, 501]
 
 
+def test_a_long_sentence_does_not_lengthen_many_short_ones(model):
+    drawn = torch.Generator().manual_seed(1)
+    lengths = [*range(1, 60), 300, 12_000, 4_000, *(torch.randint(1, 40, (90,), generator=drawn).tolist())]
+    found = list(surprisal_module._batches(lengths))
+    assert sorted(k for batch in found for k in batch) == list(range(len(lengths)))
+    places = sum(len(batch) * max(lengths[k] for k in batch) for batch in found)
+    assert places < 2.5 * sum(lengths) and len(found) < 12
+    assert list(surprisal_module._batches([])) == []
+
+
+def test_a_temperature_too_low_for_a_number_is_named():
+    model = make_model(scale=100.0)
+    with pytest.raises(ArgumentError, match=r"temperature: must be high enough .*; got 0.001: \d+ nats a token"):
+        evaluate(model, np.array([2, 3, EOS_ID] * 9), VOCABULARY, temperature=0.001)
+
+
 def test_surprisal_reads_no_further_than_it_must(model):
     taken = []
 

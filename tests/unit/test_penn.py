@@ -25,6 +25,8 @@ SENTENCES = {
     "Mr. Smith of the U.S. left.": "Mr. Smith of the U.S. left .",
     "<unk> said (<unk>). <eos> Next.": "<unk> said ( <unk> ) . <eos> Next .",
     "dogs' 'tis 'hello' we'd've gonna": "dogs ' 't is ` hello ' we 'd 've gon na",
+    "S&n't AT&'s": "S & n't AT & 's",
+    "abcUS$ -US$": "abcUS $ -US $",
     "AT&T's US$5 x—y a--b": "AT&T 's US$ 5 x — y a -- b",
     "-LRB- a -RRB-": "( a )",
     " \t two\u00a0words ": "two words",
@@ -134,7 +136,9 @@ def test_words_of_a_treebank_are_looked_up_as_text_is():
     assert vocabulary.encode_foreign(["-LRB-", '"', '"', "("]) == [2, 3, 4, 2]
 
 
-@pytest.mark.parametrize("piece", ["a" * 10**6, "'s" * 10**5, '"' * 10**5, ")" * 10**5, "a.)" * 10**5, "¿" * 10**5])
+@pytest.mark.parametrize(
+    "piece", ["a" * 10**6, "a" * 10**6 + "$", "'s" * 10**5, '"' * 10**5, ")" * 10**5, "a.)" * 10**5, "¿" * 10**5]
+)
 def test_very_long_words_take_no_time(piece):
     assert "".join(penn_words(piece)).replace("''", '"').replace("``", '"') == piece
 

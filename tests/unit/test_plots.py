@@ -16,6 +16,7 @@ from gatedrnn.plots.evaluations import write_syntax_report
 from gatedrnn.plots.gates import COLORS
 from gatedrnn.plots.page import draw
 from gatedrnn.plots.report import write_report
+from gatedrnn.plots.sweep import curves as trial_curves
 from gatedrnn.plots.trees import AGREED, OWN, curve, length_curves, save, to_svg, tree_and_gates
 
 WORDS = ["the", "<b>", "sees", "a", "dog&cat"]
@@ -285,6 +286,10 @@ def test_legends_name_runs_that_begin_with_an_underscore(tmp_path, monkeypatch):
     accuracy = {"majority": 53.0, "by_operators": {"0": {"accuracy": 100.0}}}
     (axes,) = by_operators({"_one": accuracy, "two": accuracy}).axes
     assert names(axes.get_legend()) == ["_one", "two"]
+    figure = by_operators({"a$x_{$": accuracy, "a$b$": accuracy})
+    assert {"a$x_{$", "a$b$"} <= set(texts(to_svg(figure)))
+    trials = [(f"rate={name}", k, True, [(1.0, 5.0), (2.0, 4.0)]) for k, name in enumerate(("$x_{$", "_1"))]
+    assert {"rate=$x_{$", "rate=_1"} <= set(texts(to_svg(trial_curves(trials, "perplexity", lower=True))))
     rows = [{"scheme": name, "bytes": 9, "change_percent": 1.0} for name in ("original", "int8")]
     assert names(change_by_bytes({"_one": rows, "int8": rows}).legends[0]) == ["_one", "int8", "int8"]
     line = {"seconds": 60.0, "valid_perplexity": 100.0, "train_perplexity": 120.0}

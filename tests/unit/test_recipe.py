@@ -248,16 +248,23 @@ class TestTemperature:
         assert "--temperature: cannot be combined with --reset; got auto" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("cache", "said"), [(None, "best on valid"), (Cache(), "best on valid, without cache and")])
-def test_a_temperature_says_how_it_was_chosen(tmp_path, monkeypatch, cache, said):
-    monkeypatch.setattr("gatedrnn.tasks.language_modelling.best_temperature", lambda *_: 0.9)
+@pytest.mark.parametrize(
+    ("cache", "best", "said"),
+    [(None, 0.9, "best on valid"), (None, 1.0, "best on valid"), (Cache(), 0.9, "best on valid, without cache and")],
+)
+def test_a_temperature_says_how_it_was_chosen(tmp_path, monkeypatch, cache, best, said):
+    monkeypatch.setattr("gatedrnn.tasks.language_modelling.best_temperature", lambda *_: best)
     corpus = Corpus(find_splits(write_letters(tmp_path / "text", "abc", 20, 5)), min_count=1)
     task = LanguageModelling(corpus)
     model = task.build(task.complete(LanguageModelConfig(cell="lstm", embedding_size=4, hidden_sizes=(4,))), "auto")
     text = Corpus({"text": corpus.files["valid"]}, corpus.vocabulary)
     how = {"batch_size": 1, "reset": False, "temperature": "auto", "cache": cache, "dynamic": None}
-    told = LanguageModelling.evaluate(model, corpus.vocabulary, text, how | {"valid": text}).lines[-1]
-    assert f"temperature 0.9 ({said}" in told and told.count("without cache and dynamic evaluation)") == bool(cache)
+    found = LanguageModelling.evaluate(model, corpus.vocabulary, text, how | {"valid": text})
+    told = found.lines[-1]
+    assert found.record["temperature"] == best
+    assert f"temperature {best:g} ({said}" in told and told.count("without cache and dynamic evaluation)") == bool(
+        cache
+    )
 
 
 def stepped(training, penalty=0.0):

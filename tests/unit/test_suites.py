@@ -83,6 +83,7 @@ def test_formulae(text, holds):
         ("(1;%a%) <", "column 10 must be a region"),
         ("((1;%a%) < 2", "column 13 must be an operator or )"),
         ("[(1;%a%) < 2)", "column 13 must be an operator or ]"),
+        (f"({'9' * 5000};%a%) < 1", "column 1 must be a region"),
         ("1 < 2 | (1;%a%)", "column 9 must be a comparison"),
         ("(1;%a%) & 1 < 2", "column 1 must be a comparison before &"),
         ("(1 < 2) + 3 < 4", "column 1 must be a number or a region, not a comparison"),
@@ -284,6 +285,7 @@ def test_what_is_no_suite(tmp_path, text):
         ({"meta": 5}, 'meta must be a JSON object; got 5. Write {"name": "my suite", "metric": "sum"}.'),
         ({"region_meta": [1]}, 'region_meta must be a JSON object; got [1]. Write {"1": "subject", "2": "verb"}.'),
         ({"region_meta": {"a": "b"}}, "region_meta: must be a whole number; got 'a'. Write a number such as 1."),
+        ({"region_meta": {"9" * 5000: "b"}}, "region_meta: must be a whole number; got '999"),
         ({"predictions": [{"type": "code"}]}, 'Write {"type": "formula", "formula": "(2;%match%) < (2;%mismatch%)"}.'),
         ({"items": []}, 'must have a list of items, with at least one; got none. Write "items": [...].'),
     ],
@@ -295,7 +297,7 @@ def test_what_is_wrong_in_a_suite_is_told_with_what_to_write(change, told, tmp_p
         "predictions": [{"type": "formula", "formula": "(1;%a%) > 0"}],
     }
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(suite))
+    path.write_text(json.dumps(suite).replace('"condition_name": "a"', '"condition_name": "a "'))
     assert read_suite(path).name == "a"
     path.write_text(json.dumps(suite | change))
     with pytest.raises(DataError) as caught:

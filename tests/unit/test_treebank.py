@@ -114,6 +114,18 @@ def test_a_word_with_a_space_is_one_leaf(word):
     assert Tree.fromstring(brackets(set(), ["a", "", " "])).leaves() == ["a", "_", "_"]
 
 
+@pytest.mark.parametrize(
+    "word", ["10\u00a0000", "1\u202f000\u202f000", "a\u3000b", "a\u2028b", "\\", "a\\", "1\\/2", "\\*\\*"]
+)
+def test_other_white_space_and_backslashes_are_of_their_word(tmp_path, word):
+    text = f"(S (NP (DT the) (CD {word})) (VP (VBZ sleeps)\u00a0(RB {word} )))"
+    (tmp_path / "a.trees").write_text(text)
+    (tree,) = read_treebank(tmp_path / "a.trees")
+    assert tree.leaves() == ["the", word, "sleeps", word]
+    assert [each.label() for each in tree.subtrees()] == ["S", "NP", "DT", "CD", "VP", "VBZ", "RB"]
+    assert gold_tree(tree, "alnum").words == tuple(each for each in tree.leaves() if any(map(str.isalnum, each)))
+
+
 # ---------------------------------------------------------------- bad trees among good ones
 
 WORDS = ("anna", "bert", "carl", "dora", "emil", "fred")

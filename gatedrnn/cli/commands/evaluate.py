@@ -8,7 +8,7 @@ from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, flag_of, option, place, settings
 from gatedrnn.cli.output import status
 from gatedrnn.cli.text import BEAM_NAMES, run_names
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json
 from gatedrnn.data.text import rereadable
 from gatedrnn.models.beam import Beam
@@ -98,6 +98,9 @@ def _evaluated(run: Run, path: Any, options: Options) -> Evaluation:
     text = task.text(run.vocabulary, run.config.data, run.text_folder, path=path)
     how = {name: getattr(options, name) for name in task.reads}
     if options.temperature == "auto":
+        if not run.text_folder.is_dir():
+            rule = "must hold the run's own validation text, for --temperature auto"
+            raise DataError(str(run.text_folder), rule, "no such folder", "Restore it, or write --temperature 0.95")
         how["valid"] = task.text(run.vocabulary, run.config.data, run.text_folder, split="valid")
     with status(f"reading with {run.folder}", quiet=options.json):
         return task.evaluate(run.model, run.vocabulary, text, how)

@@ -1,5 +1,6 @@
 """`gatedrnn parse`: trees off a run's master gates, by its grammar, or by a vote of several runs, one a line."""
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ class Options(arguments.Options):
     mapping: str | None = mapping_option("[the run's]")
     svg: str | None = option(None, "also draw each tree into DIR/00001.svg, …", "DIR")
     conllu: bool = conllu_option("Distance in MISC (a grammar has none) and each tree in a comment")
+
+
+_NOT_IN_XML = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def run(options: Options) -> Found:
@@ -131,4 +135,4 @@ def _draw(path: Path, parsed: Any) -> None:
         told = f"not drawn, {len(parsed.words):,} words; at most {_WIDEST} are drawn"
         print(f"gatedrnn: {path.name}: {told}", file=sys.stderr)
         return
-    write_text(path, svgling.draw_tree(parsed.tree).get_svg().tostring())
+    write_text(path, _NOT_IN_XML.sub("\ufffd", svgling.draw_tree(parsed.tree).get_svg().tostring()))

@@ -22,7 +22,7 @@ const LONGEST = 64; // letters of a word that is cut
 const W = "\\p{L}\\p{N}_"; // Python's \w
 const MARK = `</?[A-Za-z][${W}\\-]*>`;
 const APART = `${MARK}|-[LR][RSC]B-|''|\\.\\.|--|[:,](?!\\p{Nd})`;
-const LETTERS = "(?=(?<letters>[A-Za-z]+))\\k<letters>(?!\\$)"; // as many as there are, and no dollar after them
+const LETTERS = "(?=(?<letters>[A-Za-z]+))\\k<letters>"; // as many as there are
 const SCAN = new RegExp(
   `${MARK}|-[LR][RSC]B-|''|\`\`|\`|[${DOUBLE}]|[A-Za-z]{1,3}\\$|[()\\[\\]{}<>;?!@#$%&]|\\*+|\\.{2,}|-{2,}|[‒–—―…]` +
     `|[:,](?!\\p{Nd})|(?:${LETTERS}|(?<=[${W}])&(?=[${W}])|(?!${APART})[^\`${DOUBLE}()\\[\\]{}<>;?!@#$%&*‒–—―…])+`,
@@ -126,7 +126,7 @@ function halved(word) {
   const letters = Array.from(word);
   if (letters.length === 1 || letters.length > LONGEST) return [word];
   if (isForeign(letters[0])) return [letters[0], letters.slice(1).join("")];
-  if (isForeign(letters.at(-1))) return [letters.slice(0, -1).join(""), letters.at(-1)];
+  if (isForeign(letters.at(-1)) || letters.at(-1) === "&") return [letters.slice(0, -1).join(""), letters.at(-1)];
   if (OPENING_APOSTROPHE.test(word)) return [OPEN_SINGLE, word.slice(1)];
   const found = word.match(SPLIT_WORDS) ?? word.match(CONTRACTION);
   return found ? found.slice(1).filter(Boolean) : [word];
