@@ -34,7 +34,7 @@ def build(runs: dict[str, Run]) -> gr.Blocks:
     with gr.Blocks(title="gatedrnn", analytics_enabled=False, fill_width=True) as page:
         gr.Markdown("# A sentence, read by two models")
         sentence = gr.Textbox(
-            label="Sentence, with spaces between words", autofocus=True, max_length=4000, submit_btn=True
+            label="Sentence, written as in the training text", autofocus=True, max_length=4000, submit_btn=True
         )
         mapped = gr.Checkbox(label="Surprisal: also look up unknown words in lower case, and numbers as N")
         with gr.Row():

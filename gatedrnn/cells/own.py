@@ -58,6 +58,15 @@ def import_cells(path: Path) -> None:
         raise DataError(f"--import {path}", "must define a Cell", "none", advice)
 
 
+def error_in_own_file(error: Exception) -> DataError | None:
+    """An error that came through a file that was imported, in one line which names its line; None for others."""
+    for path in _RUN:
+        if line := _line(error, path):
+            got = f"{type(error).__name__}{line}: {' '.join(str(error).split())}"
+            return DataError(f"--import {path}", "must run without an error", got, "Fix the file")
+    return None
+
+
 def imported_files() -> list[Path]:
     """The files that were imported in this process, first to last: what another process needs to know the same cells."""
     return list(_RUN)

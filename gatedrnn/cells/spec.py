@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import SQUASHES, Gates
 
@@ -110,6 +111,7 @@ class Spec:
     recurrent_rows: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         self._check_names()
         for gate in self.gates:
             if gate.hard and not gate.perturbable:
@@ -121,6 +123,26 @@ class Spec:
         object.__setattr__(self, "rows", sum(gate.rows for gate in self.gates))
         recurrent = self.gates[: self.recurrent_gates]
         object.__setattr__(self, "recurrent_rows", sum(gate.rows for gate in recurrent))
+
+    def _check_kinds(self) -> None:
+        """Raises ArgumentError: something is of another kind, or of another size, than a cell can have."""
+        kinds = {"gates": Gate, "states": str, "extras": Extra, "derived": Derived, "constants": tuple}
+        for owner, kind in kinds.items():
+            given, what = getattr(self, owner), "pairs (name, number)" if kind is tuple else kind.__name__
+            fits = isinstance(given, tuple) and all(isinstance(each, kind) for each in given)
+            if not fits or (kind is tuple and any(len(each) != 2 for each in given)):
+                advice = "Write a tuple, one of a single value with a comma: (…,)"
+                raise ArgumentError(f"Spec.{owner}", f"must be a tuple of {what}", repr(given)[:60], advice)
+        for gate in self.gates:
+            rows = positive_int(f"Gate.rows of {gate.name}", gate.rows)
+            if gate.units is not None and positive_int(f"Gate.units of {gate.name}", gate.units) > rows:
+                raise ArgumentError(
+                    f"Gate.units of {gate.name}", f"must be at most {rows}, its rows", gate.units, "Mend it"
+                )
+        leading = self.recurrent_gates
+        if leading is not None and (not isinstance(leading, Integral) or not 0 <= leading <= len(self.gates)):
+            rule = f"must be a number of leading gates, 0…{len(self.gates)}"
+            raise ArgumentError("Spec.recurrent_gates", rule, repr(leading), "Leave it out for all")
 
     def _check_names(self) -> None:
         """Raises ArgumentError: a name that `text` could not write, or that is used twice, or a squash that there is not."""
@@ -193,7 +215,14 @@ class Spec:
         return replace(self, gates=tuple(replace(gate, hard=gate.hard or gate.name in hard) for gate in self.gates))
 
     def complete(self, trace: Trace, wanted: Callable[[str], bool]) -> Trace:
-        """What is wanted of a step's trace, with what is derived from it, and of that first."""
+        """What is wanted of a step's trace, with what is derived from it, and of that first.
+
+        Raises: ArgumentError: something is derived of what the trace does not hold.
+        """
+        for each in self.derived:
+            if each.of not in trace:
+                got = f"{each.of!r}, not in the trace"
+                raise ArgumentError(f"Derived.of of {each.name}", "must be what the step's trace holds", got, "Mend it")
         found = {each.name: each.function(trace[each.of]) for each in self.derived if wanted(each.name)}
         return found | {name: gate for name, gate in trace.items() if wanted(name)}
 

@@ -149,10 +149,16 @@ def report_errors(run: Callable[[], int]) -> int:
         _drop_output()
         if error.errno != errno.EPIPE:
             _say(_of_file(error))
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not any(word in str(error) for word in _NO_MEMORY):
+    except Exception as error:
+        from gatedrnn.cells.own import error_in_own_file
+
+        wanted = isinstance(error, RuntimeError) and any(word in str(error) for word in _NO_MEMORY)
+        if isinstance(error, MemoryError) or wanted:
+            _say("memory: must hold the model and its batches; got too little memory. Choose smaller sizes.")
+        elif own := error_in_own_file(error):
+            _say(str(own))
+        else:
             raise
-        _say("memory: must hold the model and its batches; got too little memory. Choose smaller sizes.")
     return 1
 
 

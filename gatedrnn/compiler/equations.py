@@ -3,7 +3,6 @@
 Dimensions: H hidden, K logits of the gates that have not H, C units of a chunk.
 """
 
-import threading
 from typing import Any
 
 from gatedrnn.cells.spec import Spec, Step
@@ -13,13 +12,14 @@ from gatedrnn.compiler.outside import fingerprint
 from gatedrnn.compiler.products import Product, Products
 from gatedrnn.compiler.reader import Reader, read
 from gatedrnn.compiler.schedule import Place, ordered
+from gatedrnn.core.forks import awaited_lock
 
 Targets = list[tuple[Node, Place]]
 """Values, and the memory each is stored in."""
 _OF_A_SUM = {"x", "a", "late", "full"}
 """What stands in a gate's column of W x."""
 
-_LOCK = threading.RLock()
+_LOCK = awaited_lock()
 
 
 class _Sizes(dict[int, str]):

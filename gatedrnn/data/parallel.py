@@ -3,7 +3,8 @@
 Dimensions: T steps, B sentences of a batch.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -112,11 +113,20 @@ def translation_batches(
     return ChosenBatches(pairs.batch, [kept[each] for each in chosen])
 
 
+_BLANKS = re.compile("[ \t]+")
+
+
+def _plain(lines: Iterable[str]) -> list[str]:
+    """Lines with single spaces, and none at their ends: subwords and characters would read others as tokens."""
+    return [_BLANKS.sub(" ", line).strip(" ") for line in lines]
+
+
 def encoded(lines: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
-    """Ids of each line, `<eos>` at its end."""
+    """Ids of each line, `<eos>` at its end. Spaces at its ends, and all but one between words, do not count."""
     if not lines:
         return []
-    ids = vocabulary.line_encoder()(list(lines))
+    lines = _plain(lines)
+    ids = vocabulary.line_encoder()(lines)
     ends = np.flatnonzero(ids == 1) + 1
     if len(ends) == len(lines):
         return [part.tolist() for part in np.split(ids, ends[:-1])]
@@ -126,10 +136,11 @@ def encoded(lines: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
 def learn_vocabularies(text: TextPair, data: ParallelDataConfig) -> tuple[Vocabulary, Vocabulary]:
     """One of each side, or the same for both where `joint`."""
     settings = DataConfig(level=data.token_level, vocabulary_size=data.vocabulary_size, min_count=data.min_count)
+    source, target = _plain(text.source), _plain(text.target)
     if data.joint:
-        both = Vocabulary.learn(iter([text.source, text.target]), settings)
+        both = Vocabulary.learn(iter([source, target]), settings)
         return both, both
-    return Vocabulary.learn(iter([text.source]), settings), Vocabulary.learn(iter([text.target]), settings)
+    return Vocabulary.learn(iter([source]), settings), Vocabulary.learn(iter([target]), settings)
 
 
 def read_parallel(folder: Path | str, data: ParallelDataConfig) -> dict[str, TextPair]:

@@ -1,6 +1,6 @@
 """Sentences of different lengths as one array, in memory, and batches of them. Dimensions: N sentences, B of a batch, T steps."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar, final
 
 import numpy as np
@@ -60,6 +60,13 @@ def by_length(lengths_NS: np.ndarray, batch_size: int, draw: np.random.Generator
     order_N = np.lexsort((chance_N, lengths_NS.sum(1), lengths_NS.max(1)))
     batches = [order_N[start : start + batch_size] for start in range(0, count, batch_size)]
     return batches if draw is None else [batches[k] for k in draw.permutation(len(batches))]
+
+
+def within(batches: Sequence[np.ndarray], sizes_N: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """The batches, in parts where rows × the largest row's size is above `most`; a row alone may be above it."""
+    for chosen in batches:
+        parts = -(-len(chosen) // max(1, most // int(sizes_N[chosen].max())))
+        yield from np.array_split(chosen, parts)
 
 
 def columns_of(index: int, size: int, parts: int) -> slice:

@@ -55,8 +55,9 @@ class Gates:
 
 
 def _temperature(owner: str, value: float) -> None:
-    if 1.0 / positive_number(owner, value) > torch.finfo(torch.float32).max:
-        raise ArgumentError(owner, "must have an inverse that is finite in float32", repr(value), "Give 1e-3 or more")
+    held = torch.finfo(torch.float32)
+    if not held.tiny <= 1.0 / positive_number(owner, value) <= held.max:
+        raise ArgumentError(owner, "must have an inverse that float32 can hold", repr(value), "Give 1e-3 … 1e3")
 
 
 def names_of(given: Any) -> tuple[str, ...] | None:

@@ -89,7 +89,15 @@ class RecurrentBase(nn.Module, ABC):
             raise ArgumentError(f"{owner}.gates", "must be a Gates", repr(gates), "Write gates=Gates(temperature=0.9)")
         self._check_options(options)
         self.options = {**self.cell.options, **options}
-        self.spec = self.cell.make_spec(self.hidden_size, **self.options).with_gates(self.gates)
+        try:
+            spec: Any = self.cell.make_spec(self.hidden_size, **self.options)
+        except TypeError as error:
+            rule = "make_spec must take hidden_size and the cell's options"
+            raise ArgumentError(f"cell {self.cell.name}", rule, str(error), "Mend make_spec") from error
+        if not isinstance(spec, Spec):
+            rule = "make_spec must return a Spec"
+            raise ArgumentError(f"cell {self.cell.name}", rule, f"a {type(spec).__name__}", "Mend make_spec")
+        self.spec = spec.with_gates(self.gates)
         self.spec.perturbed(self.gates)
         self.proj_size = _projectable(owner, self.cell, self.spec, proj_size)
         if dtype is not None:

@@ -1,7 +1,8 @@
 """A translation model: encoder, decoder of any cell, attention between them.
 
-Attention stands above the decoder's first layer, and its result beside that layer's output goes into the layers above. The first
-layer does not read what attention gave, so in training each layer runs over the whole translation at once, in the kernels.
+Attention stands above the decoder's first layer, and its result beside that layer's output goes into the second layer, and beside
+the last layer's into the output. The first layer does not read what attention gave, so in training each layer runs over the whole
+translation at once, in the kernels.
 Dimensions: T steps of a translation, S of its source, B batch, E embedding, H units of a layer, M of the encoder's output, V
 tokens.
 """
@@ -70,7 +71,8 @@ class TranslationModel(PretrainedModel):
     """Scores of each token of a translation.
 
     Equations: Luong, Pham & Manning 2015, eq. 5 to 8 ("general" attention, no input feeding). Departs: scores are divided by √H;
-        attention stands above the decoder's first layer, as in Wu et al. 2016 (GNMT), and layers above read [h; context].
+        attention stands above the decoder's first layer, as in Wu et al. 2016 (GNMT); the second layer and the output read
+        [h; context].
     Args: config: with the sizes of both vocabularies.
     Raises: ArgumentError: a size is missing, or the cell refuses an option.
     """

@@ -21,12 +21,14 @@ def change_by_bytes(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: str 
     """
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     axes, drawn = figure.add_subplot(), list[tuple[str, Any]]()
-    schemes = list(dict.fromkeys(_family(row["scheme"]) for rows in runs.values() for row in rows))[1:]
+    schemes = list(dict.fromkeys(family(row["scheme"]) for rows in runs.values() for row in rows))[1:]
     for color, (run, rows) in zip(cycle(COLORS), runs.items(), strict=False):
         whole = rows[0]["bytes"]
         for row in rows[1:]:
-            mark = _MARKS[schemes.index(_family(row["scheme"])) % len(_MARKS)]
+            mark = _MARKS[schemes.index(family(row["scheme"])) % len(_MARKS)]
             change = row["change_percent"]
+            if change is None:
+                continue
             place = change if change <= _MOST else _MOST
             axes.plot(100 * row["bytes"] / whole, place, mark, color=color, markersize=7, alpha=0.85)
         drawn += [(run, line) for line in axes.plot([], [], color=color, linewidth=4)]
@@ -50,6 +52,6 @@ _MOST = 100.0
 _TICKS = (-10, -5, -2, -1, -0.5, 0, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
-def _family(scheme: str) -> str:
+def family(scheme: str) -> str:
     """A scheme's name without its rank."""
     return scheme.split(" (")[0]

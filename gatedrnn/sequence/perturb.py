@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells import Extra, Params, Spec
+from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates, gumbel_noise, logistic_noise, uniform
 
 
@@ -21,6 +22,10 @@ def scale(spec: Spec, gates: Gates, training: bool, like: Tensor) -> Tensor | No
     if temperature == 1.0:
         return None
     named = spec.perturbed(gates)
+    most = torch.finfo(like.dtype).max
+    if 1.0 / temperature > most:
+        got, advice = f"{temperature:g}, whose inverse is more than {most:g}", "Give 1e-3 or more"
+        raise ArgumentError("Gates.temperature", f"must fit {like.dtype}", got, advice)
     rows = [like.new_full((gate.rows,), 1.0 / temperature if gate.name in named else 1.0) for gate in spec.gates]
     return torch.cat(rows)
 
@@ -68,7 +73,11 @@ class Draw:
     def rows(self, count: int, columns: int, dtype: torch.dtype) -> Tensor:
         """The noise [count, columns], on the seed's device: the reference that every backend is tested against."""
         device, real = self.seed.device, real_of(dtype)
-        noise, numbers = torch.zeros(count, columns, dtype=real, device=device), torch.arange(count, device=device)
+        numbers, nothing = (
+            torch.arange(count, device=device),
+            0 * self.seed.to(real),
+        )  # one for each of several seeds, by vmap
+        noise = torch.zeros(count, columns, dtype=real, device=device) + nothing
         for k, (first, last) in enumerate(self.blocks):
             u = uniform(self.seed, numbers * len(self.blocks) + k, last - first).to(real)
             noise[:, first:last] = logistic_noise(u, self.probability) * self.scale

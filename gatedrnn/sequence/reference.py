@@ -91,7 +91,10 @@ def one_step(
     """
     spec = request.spec
     h_gates = F.linear(state[0], *recurrent)
-    new, trace = request.cell.step(spec, params, x_gates, h_gates, state)
+    found: Any = request.cell.step(spec, params, x_gates, h_gates, state)
+    if not isinstance(found, tuple | list) or len(found) != 2 or not isinstance(found[1], dict):
+        raise _wrong_step(request, f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__)
+    new, trace = found
     new = tuple(new) if isinstance(new, Iterable) and not isinstance(new, Tensor) else new
     if not (torch.compiler.is_compiling() or being_traced()):  # there, sizes are not numbers
         _check_states(request, new, x_gates.shape[0])
@@ -120,7 +123,11 @@ def _check_states(request: Request, new: Any, batch: int) -> None:
         got = f"{spec.states[odd[0]]} {kind}, not {list(shape)}"
     else:
         got = f"{len(new)} states" if isinstance(new, tuple | list) else f"a {type(new).__name__}"
+    raise _wrong_step(request, got)
+
+
+def _wrong_step(request: Request, got: str) -> ArgumentError:
     from gatedrnn.compiler.outside import place
 
-    rule = f"its step must return a tuple of the new {', '.join(spec.states)}, each [B, H], and a trace"
-    raise ArgumentError(f"cell {request.cell.name}", rule, got + place(request.cell.step), "Mend the step")
+    rule = f"its step must return a tuple of the new {', '.join(request.spec.states)}, each [B, H], and a trace"
+    return ArgumentError(f"cell {request.cell.name}", rule, got + place(request.cell.step), "Mend the step")

@@ -79,9 +79,12 @@ def evaluate(
             plain = not (cache or dynamic) and temperature == 1
             total, count = _plain(model, batches) if plain else _adaptive(model, batches, temperature, cache, dynamic)
     loss = total / count
-    if temperature != 1 and _STEEPEST <= loss < math.inf:
-        rule, got = "must be high enough for a perplexity that is a number", f"{temperature:g}: {loss:.0f} nats a token"
-        raise ArgumentError("evaluate.temperature", rule, got, "Use a higher one, near 1")
+    if _STEEPEST <= loss < math.inf and (dynamic or temperature != 1):
+        name, given, way = (
+            ("dynamic.rate", dynamic.rate, "low") if dynamic else ("evaluate.temperature", temperature, "high")
+        )
+        rule, got = f"must be {way} enough for a perplexity that is a number", f"{given:g}: {loss:.0f} nats a token"
+        raise ArgumentError(name, rule, got, f"Use a {way}er one")
     perplexity = torch.tensor(math.exp(loss) if loss < _STEEPEST else math.inf, dtype=torch.float64)
     return Evaluation(loss, float(finite("perplexity", perplexity)), count)
 

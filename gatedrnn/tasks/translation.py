@@ -24,7 +24,7 @@ from gatedrnn.data.parallel import (
     read_text_pair,
     translation_batches,
 )
-from gatedrnn.data.ragged import Ragged, by_length
+from gatedrnn.data.ragged import Ragged, by_length, within
 from gatedrnn.data.text import rereadable
 from gatedrnn.data.verb_final import SOURCE, TARGET, write_parallel
 from gatedrnn.models import TranslationConfig, TranslationModel
@@ -40,6 +40,8 @@ from gatedrnn.tasks.text import checksum, loss_and_perplexity, on
 _FILES = ("vocabulary.source.json", "vocabulary.target.json", "tokenizer.source.json", "tokenizer.target.json")
 TOGETHER = 64
 """Sentences that are translated at once."""
+_PLACES = 1 << 16  # of a batch that is searched: tokens of the sources, once for each hypothesis
+_SCORES = 1 << 25  # of a step of a search, or of attention between two sides
 _APART = 0.9  # of the full stops at ends of lines
 _SORTED = 2048  # sentences that are read before the first is translated
 
@@ -242,7 +244,7 @@ def _rated(
 
 def _tokenization(references: list[str]) -> str:
     """none where full stops stand apart from words, as in text that is tokenised already; else 13a."""
-    ends = [line.rstrip() for line in references if line.rstrip().endswith((".", "?", "!"))]
+    ends = [line.rstrip() for line in references if line.rstrip().endswith((*".?!。？！",))]
     apart = sum(line[-2:-1].isspace() for line in ends)
     return "none" if ends and apart > _APART * len(ends) else "13a"
 
@@ -256,7 +258,8 @@ def _nats(model: nn.Module, pairs: Parallel, batch_size: int) -> float:
     """Mean loss of a token. Raises: CheckpointError: it is not finite."""
     device, total, count = next(model.parameters()).device, torch.zeros((), dtype=torch.float64), 0
     with evaluating(model):
-        for chosen in by_length(pairs.lengths(), batch_size):
+        lengths_N2 = pairs.lengths()
+        for chosen in within(by_length(lengths_N2, batch_size), lengths_N2.prod(1), _SCORES):
             batch = pairs.batch(chosen)
             nats = model(*(on(device, array) for array in batch.arrays), divisor=1.0).nats
             total += nats.double().cpu()
@@ -287,7 +290,8 @@ def _translated(
     ids = encoded([lines[k] for k in full], languages.source)
     sources, device = Ragged(ids), next(model.parameters()).device
     found: dict[int, list[Hypothesis]] = {}
-    for chosen in by_length(sources.lengths_N[:, None], together):
+    together = min(together, max(1, _SCORES // (beam.size * len(languages.target))))
+    for chosen in within(by_length(sources.lengths_N[:, None], together), sources.lengths_N * beam.size, _PLACES):
         source_TB, source_B = sources.batch(chosen)
         best = translate(model, on(device, source_TB), on(device, source_B), beam)
         found |= {full[n]: one for n, one in zip(chosen, best, strict=True)}
@@ -299,7 +303,7 @@ def _translated(
 def bleu(hypotheses: list[str], references: list[str], tokenize: str = "13a") -> dict[str, Any]:
     """Corpus BLEU and chrF by sacrebleu, with its signatures.
 
-    Args: tokenize: none for text that is tokenised already, else 13a.
+    Args: tokenize: sacrebleu's; none for text that is tokenised already.
     Raises: ArgumentError: sacrebleu is not installed.
     """
     return _scores(_metrics(tokenize), hypotheses, references)

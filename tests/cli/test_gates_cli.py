@@ -4,7 +4,7 @@ import json
 
 import pytest
 from safetensors.torch import load_file
-from terminal import fails, record, works
+from terminal import call, fails, record, works
 
 from gatedrnn.models.saving import WEIGHTS_FILE
 from gatedrnn.plots.gates import histograms, update_frequencies
@@ -96,6 +96,17 @@ def test_the_table_has_every_scheme_of_every_run(work, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {
         f"table.{kind}" for kind in ("json", "md", "pdf", "png", "svg")
     }
+
+
+def test_the_table_of_a_cell_without_the_published_gates(work, tmp_path):
+    sizes = ["--model.cell", "gru", "--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--training.epochs", 1]
+    works("train", "--data", work / "text", "--out", tmp_path / "gru", *sizes)
+    given = ["--table", "--data", text(work), "--out", tmp_path]
+    code, _, err = call("compress", tmp_path / "gru", work / "lstm", *given)
+    assert code == 0 and err.count("left out: they change input and forget gates") == 1
+    first, _, gru, lstm, *_ = (tmp_path / "table.md").read_text().splitlines()
+    assert first == "| perplexity | original | bf16 | int8 | int4 | round | round & clip | SVD | SVD+ |"
+    assert gru.endswith("| – | – | – | – |") and "–" not in lstm
 
 
 @pytest.mark.parametrize("method", ["svd --rank 1", "round --step 0.5", "int4"])

@@ -135,6 +135,39 @@ def test_a_file_without_a_cell_is_named(leaky, tmp_path, text, words):
     assert words in fails("explain", "lstm", "--import", path)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("return (torch.tanh(c), c)", "return (torch.tanh(c), nothing)", "NameError in line 22: name 'nothing'"),
+        (
+            "return (torch.tanh(c), c), {",
+            "return (torch.tanh(c),) #",
+            "of the new h, c, each [B, H], and a trace; got 1 values",
+        ),
+        (
+            'Gate("leak_gate", hidden_size)',
+            'Gate("leak_gate", hidden_size / 2)',
+            "Gate.rows of leak_gate: must be a positive",
+        ),
+        (
+            "def make_spec(hidden_size",
+            "def make_spec(size, hidden_size",
+            "make_spec must take hidden_size and the cell's options",
+        ),
+    ],
+)
+def test_a_mistake_in_a_cell_is_one_line(leaky, work, tmp_path, old, new, words):
+    text = leaky.read_text()
+    assert old in text
+    leaky.write_text(text.replace(old, new))
+    for command in (
+        ("explain", "leaky"),
+        ("train", "--model.cell", "leaky", "--data", work / "text", "--out", tmp_path / "x"),
+    ):
+        told = fails(*command, "--import", leaky)
+        assert words in told and "Traceback" not in told
+
+
 def test_a_file_that_only_holds_a_cell_and_one_that_changed(leaky):
     leaky.write_text(
         TEXT + LAST.replace('CELLS.register("leaky", ', "CELL = (").replace("make_spec, step,", "make_spec, step,")

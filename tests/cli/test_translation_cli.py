@@ -82,9 +82,27 @@ def test_scores_alignments_and_several_translations(run, file):
     best = [line.split("\t") for line in works("translate", run, file, "--n-best", "3").splitlines()]
     assert [line[0] for line in best] == ["1"] * 3 + ["2"] + ["3"] * 3 + ["4"] + ["5"] * 3
     assert [best[0][1], best[4][1], best[8][1]] == [plain[0], plain[2], plain[4]] and best[3][1] == ""
+    every = works("translate", run, file, "--n-best", "2", "--scores", "--alignments").splitlines()
+    assert {line.count("\t") for line in every} == {3} and every[2] == "2\t\t\t"
     found = records("translate", run, file, "--n-best", "2", "--alpha", "0")
     assert [len(one["translations"]) for one in found] == [2, 0, 2, 0, 2] and found[0]["source"] == ["der", "kater"]
     assert all(one["score"] == one["log_probability"] for each in found for one in each["translations"])
+
+
+def test_norwegian_is_a_language(text, tmp_path):
+    options = ["--task", "translation", "--data.source", "no", "--data.target", "en", "--data", tmp_path]
+    told = fails("train", *options, "--data.columns", "[no, en, x]", "--out", tmp_path / "run")
+    assert "train.no and train.en" in told
+    assert "got no, x" in fails("train", *options, "--data.columns", "no,x", "--out", tmp_path / "run")
+
+
+def test_the_table_of_compressions_without_a_score_to_compare_with(run, text, tmp_path, monkeypatch):
+    scores = iter([0.0, 0.0, 3.0, *[1.0] * 20])
+    monkeypatch.setattr("gatedrnn.cli.commands.compress._rate", lambda *_: (next(scores), 10))
+    monkeypatch.setattr("gatedrnn.cli.commands.compress._speed", lambda *_: 1.0)
+    rows = record("compress", run, "--table", "--out", tmp_path / "out")
+    assert {row["change_percent"] for row in rows} == {None}
+    assert "| 3.00 (–) |" in (tmp_path / "out" / "table.md").read_text()
 
 
 def test_a_longer_source_than_was_trained_on_works_with_one_warning(run, tmp_path):

@@ -25,7 +25,7 @@ from harness import (
 )  # fmt: skip
 from torch.func import functional_call
 
-from gatedrnn import CELLS, Gates, Recurrent
+from gatedrnn import CELLS, LSTM, Gates, Recurrent
 from gatedrnn.core.errors import ArgumentError, BackendError
 
 
@@ -253,3 +253,17 @@ def test_auto_is_the_cpu_backend(variant, monkeypatch):
     layer = make(variant)
     layer.backend = "auto"
     assert ran_on_cpu(monkeypatch, lambda: layer(inputs_for(layer)[0]))[1]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_lengths_may_change_before_the_backward_pass(backend):
+    layer, x, lengths = LSTM(3, 4, backend=backend), torch.randn(5, 2, 3), torch.tensor([5, 3])
+    layer(x, lengths=[5, 3])[0].sum().backward()
+    expected = [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    output, _ = layer(x, lengths=lengths)
+    lengths -= 2
+    output.sum().backward()
+    assert all(
+        torch.equal(parameter.grad, truth) for parameter, truth in zip(layer.parameters(), expected, strict=True)
+    )

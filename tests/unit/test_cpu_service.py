@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gatedrnn import G2LSTM, LSTM, Recurrent
+from gatedrnn.compiler import equations
 from gatedrnn.core.errors import ArgumentError, BackendError, DataError
 from gatedrnn.core.files import cache_folder
 from gatedrnn.sequence.backends.cpu.compile import build, kernels, records, sources
@@ -480,11 +481,12 @@ def test_what_failed_is_tried_again_and_what_is_known_takes_no_lock():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_fork_waits_for_a_thread_that_compiles_and_the_child_can_compile():
+@pytest.mark.parametrize("lock", [LOCK, equations._LOCK], ids=["compiles", "traces"])
+def test_a_fork_waits_for_a_thread_that_compiles_and_the_child_can_compile(lock):
     held, done = threading.Event(), []
 
     def compile_something():
-        with LOCK:
+        with lock:
             held.set()
             time.sleep(0.2)
             done.append(1)
@@ -494,10 +496,10 @@ def test_a_fork_waits_for_a_thread_that_compiles_and_the_child_can_compile():
     held.wait()
     child = os.fork()
     if child == 0:
-        os._exit(0 if done and LOCK.acquire(timeout=10) else 1)
+        os._exit(0 if done and lock.acquire(timeout=10) else 1)
     worker.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    with LOCK:
+    with lock:
         pass
 
 

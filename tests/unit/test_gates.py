@@ -385,7 +385,7 @@ NAMES = "must be a tuple of gate names", "Write ('input_gate',)."
 REFUSED = {
     "names": (*NAMES, [3, ("input_gate", 3), b"input_gate", [["input_gate"]], torch.tensor(3)]),
     "straight_through": ("must be True or False", "Give one of them.", ["yes", 1, None]),
-    "temperature": ("must have an inverse that is finite in float32", "Give 1e-3 or more.", [1e-320, 1e-40]),
+    "temperature": ("must have an inverse that float32 can hold", "Give 1e-3 … 1e3.", [1e-320, 1e-40, 1e39, 1e46]),
 }
 REFUSED["evaluation_temperature"] = REFUSED["temperature"]
 
@@ -397,4 +397,40 @@ def test_wrong_values_of_a_field_are_refused(field):
         with pytest.raises(ArgumentError) as caught:
             Gates(**{field: value})
         assert str(caught.value) == f"Gates.{field}: {rule}; got {value!r}. {advice}"
-    assert Gates(temperature=1e-38).temperature == 1e-38
+    assert Gates(temperature=1e-38).temperature == 1e-38 and Gates(temperature=1e37).temperature == 1e37
+
+
+def test_a_temperature_too_low_for_half_precision_is_refused():
+    layer = LSTM(3, 4, dtype=torch.float16, gates=Gates(temperature=1e-5))
+    with pytest.raises(ArgumentError, match=r"must fit torch.float16; got 1e-05, whose inverse is more than 65504"):
+        layer(torch.zeros(2, 1, 3, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_very_high_temperature_has_gradients(backend):
+    layer = LSTM(3, 4, backend=backend, gates=Gates(temperature=1e37))
+    layer(torch.randn(2, 2, 3))[0].sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LSTM(3, 4, weight_dropout=0.5),
+        lambda: G2LSTM(3, 4),
+        lambda: ONLSTM(3, 4, gates=Gates(noise_probability=0.5)),
+        lambda: ONLSTM(3, 4, gates=Gates(names=("master_forget",), noise_probability=0.5)),
+    ],
+)
+def test_an_ensemble_by_vmap_draws_for_each_model(make, randomness):
+    layers, x = [make() for _ in range(3)], torch.randn(5, 2, 3)
+    layers[1].load_state_dict(layers[0].state_dict())
+    parameters, buffers = torch.func.stack_module_state(layers)
+
+    def one(own, held, x):
+        return torch.func.functional_call(layers[0], (own, held), (x,))[0]
+
+    found = torch.vmap(one, (0, 0, None), randomness=randomness)(parameters, buffers, x)
+    assert found.shape == (3, 5, 2, 4) and found.isfinite().all()
+    assert torch.equal(found[0], found[1]) == (randomness == "same") and not torch.equal(found[0], found[2])

@@ -55,6 +55,44 @@ def test_names_are_checked(make, words):
         make()
 
 
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"gates": (Gate("n", H / 2),)}, r"Gate.rows of n: must be a positive integer; got 3.0"),
+        ({"gates": (Gate("n", 0),)}, "Gate.rows of n: must be a positive integer; got 0"),
+        ({"gates": (Gate("n", H, units=H + 1),)}, "Gate.units of n: must be at most 6, its rows; got 7"),
+        ({"gates": (Gate("n", H, units=0),)}, "Gate.units of n: must be a positive integer; got 0"),
+        ({"gates": Gate("n", H)}, "Spec.gates: must be a tuple of Gate; got Gate"),
+        (
+            {"states": "h"},
+            "Spec.states: must be a tuple of str; got 'h'. Write a tuple, one of a single value with a comma",
+        ),
+        ({"extras": Extra("w", ("n",))}, "Spec.extras: must be a tuple of Extra; got Extra"),
+        ({"constants": ("beta", 1.0)}, r"Spec.constants: must be a tuple of pairs \(name, number\)"),
+        ({"constants": (("beta", 1.0, 2.0),)}, "Spec.constants: must be a tuple of pairs"),
+        ({"recurrent_gates": -1}, "Spec.recurrent_gates: must be a number of leading gates, 0…1; got -1"),
+        ({"recurrent_gates": 2}, "0…1; got 2"),
+        ({"recurrent_gates": ("n",)}, r"0…1; got \('n',\)"),
+    ],
+)
+def test_what_a_spec_is_made_of_is_checked(given, words):
+    with pytest.raises(ArgumentError, match=words):
+        Spec(**{"hidden_size": H, "gates": N, "states": ("h",)} | given)
+
+
+def test_a_make_spec_that_returns_none_is_named():
+    with pytest.raises(ArgumentError, match="cell mine: make_spec must return a Spec; got a NoneType"):
+        Recurrent(Cell("mine", "mine", lambda hidden_size: None, scaled), D, H)
+
+
+def test_what_is_derived_of_no_gate_is_named():
+    layer = Recurrent(
+        own(scaled, Spec(H, N, ("h",), constants=(("k", 1),), derived=(Derived("m", "o", torch.neg),))), D, H
+    )
+    with pytest.raises(ArgumentError, match=r"Derived.of of m: .*; got 'o', not in the trace"):
+        layer(torch.randn(T, B, D), return_gates=True)
+
+
 def test_squashes_of_ones_own_are_known(monkeypatch):
     monkeypatch.setitem(SQUASHES, "softsign", lambda z, hard: F.softsign(z))
     gates = (Gate("n", H, "softsign"),)

@@ -165,10 +165,25 @@ def no_tuple(spec, params, x_gates, h_gates, state):
     return n, {"n": n}
 
 
+def no_trace(spec, params, x_gates, h_gates, state):
+    return (spec.squash("n", x_gates + h_gates),)
+
+
+def trace_of_another_kind(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n,), n
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize(
     "step, words",
-    [(one_a_row, r"h of \[1, 1\], not \[1, 6\]"), (two_states, "2 states"), (no_tuple, "a Tensor")],
+    [
+        (one_a_row, r"h of \[1, 1\], not \[1, 6\]"),
+        (two_states, "2 states"),
+        (no_tuple, "a Tensor"),
+        (no_trace, "and a trace; got 1 values"),
+        (trace_of_another_kind, "and a trace; got 2 values"),
+    ],
 )
 def test_the_reference_refuses_states_of_another_form(step, words, steps):
     layer = Recurrent(own(step), D, H)
@@ -177,6 +192,25 @@ def test_the_reference_refuses_states_of_another_form(step, words, steps):
     assert "mine" in str(caught.value) and line_of(step, "def ") in str(caught.value)
     with pytest.raises(ArgumentError, match=re.sub("1, ", "4, ", words)):
         layer(torch.randn(steps, B, D))
+
+
+def literal(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", 127 * x_gates + 131 * h_gates)
+    return (n,), {"n": n}
+
+
+def by_batch(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates * h_gates.shape[0])
+    return (n,), {"n": n}
+
+
+def test_a_number_is_no_size_of_the_batch_and_a_size_is_named():
+    layer = Recurrent(own(literal), D, H, backend="cpu")
+    x = torch.randn(T, B, D)
+    found = layer(x)[0]
+    layer.backend = "reference"
+    torch.testing.assert_close(found, layer(x)[0], rtol=1e-4, atol=1e-4)
+    assert "a number that follows from the batch's size" in refusal(by_batch)
 
 
 def good_then_bad(spec, params, x_gates, h_gates, state):

@@ -349,6 +349,41 @@ def test_a_line_that_says_eos_is_one_sentence(task):
     assert [len(ids) for ids in encoded(lines, task.languages.source)] == [4, 2]
 
 
+def test_spaces_that_do_not_show_change_nothing(task):
+    from gatedrnn.data.parallel import learn_vocabularies
+
+    lines = ["the cat sees the owl"] * 3
+    odd = ["  the cat\tsees the owl ", "the  cat sees the owl", "the cat sees   the owl\t"]
+    for own in ({"level": "subword", "vocabulary_size": 270}, {"level": "word", "min_count": 1}):
+        data = ParallelDataConfig("x", "de", "en", **own)
+        plain, _ = learn_vocabularies(TextPair(lines, lines), data)
+        spaced, _ = learn_vocabularies(TextPair(odd, odd), data)
+        assert spaced.words == plain.words and encoded(odd, plain) == encoded(lines, plain)
+
+
+def test_a_long_line_is_searched_beside_few_others(task, monkeypatch):
+    from gatedrnn.tasks import translation as module
+
+    sizes = {"vocabulary_size": len(task.languages.source), "target_size": len(task.languages.target)}
+    model = model_of(**sizes)
+    lines, seen = ["owl cat"] * 40 + ["owl " * 500, "cat"], []
+
+    def spied(model, source_TB, source_B, beam):
+        seen.append(tuple(source_TB.shape))
+        return translate(model, source_TB, source_B, beam)
+
+    expected = [best for _, best in translations(model, task.languages, lines, Beam(2, extra=2, ratio=0.0), 1)]
+    monkeypatch.setattr(module, "translate", spied)
+    monkeypatch.setattr(module, "_PLACES", 4000)
+    found = [best for _, best in translations(model, task.languages, lines, Beam(2, extra=2, ratio=0.0))]
+    assert [[one.ids for one in best] for best in found] == [[one.ids for one in best] for best in expected]
+    assert max(2 * T * B for T, B in seen) <= 4000 and sum(B for _, B in seen) == 42
+    monkeypatch.setattr(module, "_SCORES", 100)
+    seen.clear()
+    list(translations(model, task.languages, lines[:40], Beam(2, extra=2, ratio=0.0)))
+    assert max(B for _, B in seen) * 2 * len(task.languages.target) <= 100
+
+
 def test_pairs_that_are_all_too_long_leave_nothing_to_train_on(tmp_path):
     task = Translation({"train": text(9, 1), "valid": text(9, 2)}, replace(DATA, longest=1))
     with pytest.raises(

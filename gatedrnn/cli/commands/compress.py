@@ -23,6 +23,7 @@ from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json, write_text
 from gatedrnn.data.text import rereadable
+from gatedrnn.layers import RecurrentBase
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_config, save_tensors
 from gatedrnn.studies.compression import METHODS, WEIGHTS, Projection, Scheme, compressed, published
 from gatedrnn.tasks import TASKS
@@ -303,23 +304,34 @@ def _rows(name: str, run: Run, options: Options, path: Any) -> Iterator[dict[str
             "compress --table", "needs a text", "no --data, and the run's own text is gone", "Add --data FILE"
         )
     hidden = max(run.config.model.hidden_sizes)
-    schemes: dict[str, Scheme | None] = {"original": None} | published(hidden, run.config.task)
+    schemes: dict[str, Scheme | None] = {"original": None}
+    if _has_their_gates(run):
+        schemes |= published(hidden, run.config.task)
+    else:
+        told = "round, clip and SVD are left out: they change input and forget gates, which its cell does not have"
+        print(f"gatedrnn: {run.folder}: {told}", file=sys.stderr)
     schemes |= {each: Scheme(each) for each in _WHOLE}
     first = 0.0
     for title, scheme in schemes.items():
         with status(f"{run.folder}: {title}", quiet=options.json), _copy(run, scheme) as copy:
             score, _ = _rate(copy, text, _TOGETHER)
-            first = first or score
+            first = score if scheme is None else first
             rank = f" (rank {scheme.rank})" if scheme and scheme.rank else ""
             yield {
                 "run": name,
                 "scheme": title + rank,
                 rated: score,
-                "change_percent": 100 * (score / first - 1) if first else 0.0,
+                "change_percent": 100 * (score / first - 1) if first else None,
                 "bytes": (copy.folder / WEIGHTS_FILE).stat().st_size,
                 "tokens_per_second_1": _speed(copy, text, 1),
                 "tokens_per_second_64": _speed(copy, text, 64),
             }
+
+
+def _has_their_gates(run: Run) -> bool:
+    """Whether every layer has the gates that the published schemes change."""
+    layers = (module for module in run.model.modules() if isinstance(module, RecurrentBase))
+    return all({"input_gate", "forget_gate"} <= {gate.name for gate in layer.spec.gates} for layer in layers)
 
 
 @contextmanager
@@ -340,7 +352,7 @@ def _columns(rows: list[dict[str, Any]]) -> list[str]:
 def _cells(row: dict[str, Any]) -> list[str]:
     score, *_ = list(row.values())[2:]
     speeds = [f"{row[f'tokens_per_second_{size}']:,.0f}" for size in (1, 64)]
-    change = f"{row['change_percent']:+.2f} %"
+    change = "–" if row["change_percent"] is None else f"{row['change_percent']:+.2f} %"
     return [row["run"], row["scheme"], f"{score:.2f}", change, f"{row['bytes']:,}", *speeds]
 
 
@@ -353,12 +365,15 @@ def _by_run(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 def _markdown(rows: list[dict[str, Any]]) -> str:
     """Scores with the runs side by side, as published; then everything, a line a run and scheme."""
+    from gatedrnn.plots.compression import family
+
     runs = _by_run(rows)
-    schemes = [row["scheme"].split(" (")[0] for row in next(iter(runs.values()))]
+    schemes = list(dict.fromkeys(family(row["scheme"]) for row in rows))
     lines = [f"| {_columns(rows)[2]} | {' | '.join(schemes)} |", "|---|" + "--:|" * len(schemes)]
     for run, found in runs.items():
-        first, *others = (_cells(row) for row in found)
-        lines.append(f"| {run} | {first[2]} | {' | '.join(f'{cells[2]} ({cells[3]})' for cells in others)} |")
+        cells = {family(row["scheme"]): _cells(row) for row in found}
+        given = (f"{own[2]} ({own[3]})" if (own := cells.get(scheme)) else "–" for scheme in schemes[1:])
+        lines.append(f"| {run} | {cells[schemes[0]][2]} | {' | '.join(given)} |")
     lines += ["", f"| {' | '.join(_columns(rows))} |", "|---|---|--:|--:|--:|--:|--:|"]
     return "\n".join([*lines, *(f"| {' | '.join(_cells(row))} |" for row in rows)]) + "\n"
 

@@ -27,6 +27,9 @@ _READERS = {
 }
 
 
+_TOKENIZERS = ("none", "13a", "intl", "char", "zh")
+
+
 @dataclass(frozen=True)
 class Options(arguments.Options):
     """Of which run, on what, and how."""
@@ -56,7 +59,9 @@ class Options(arguments.Options):
         None, "folder to write results.json to, with the curve of accuracy by number of operators for inference", "DIR"
     )
     tokenize: str | None = option(
-        None, "tokenisation for BLEU [none if the references look tokenised, else 13a]", choices=("none", "13a")
+        None,
+        "tokenisation for BLEU, sacrebleu's [none if the references look tokenised, else 13a]",
+        choices=_TOKENIZERS,
     )
 
 

@@ -220,6 +220,7 @@ def _settled(values: dict[str, Any], given: dict[str, Any], trial: Trial) -> dic
 def _check_own_keys(options: Options, trials: list[Trial]) -> None:
     """Raises ArgumentError: --over names a key that the sweep sets itself, or one that changes the validation text."""
     keys = {"training.minutes": "each round sets it from --minutes"}
+    keys |= {"training.evaluation_batch_size": "scores of other stretches cannot be compared"}
     keys |= {"data.folder": "--data sets it"} if options.data is not None else {}
     for key in trials[0].settings:
         if key.startswith("data.") and key not in _OF_TRAINING_TEXT:

@@ -280,6 +280,8 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             new = with_options(values) if name == "--model" else values
             read = None if new == values else yaml_text(new)
             keys |= _keys(f"{name[2:]}.", new)
+        elif name == "--data.columns" and value.lower() not in ("", "null", "none"):
+            read = yaml_text([word.strip(" '\"") for word in value.strip("[] ").split(",")])  # `no` is a language here
         if read is not None:
             again[k if equals else k + 1] = (f"{name}=" if equals else "") + read
         if name.startswith(("--data.", "--model.", "--training.")):

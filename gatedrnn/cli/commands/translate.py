@@ -70,7 +70,10 @@ def show(found: Iterator[dict[str, Any]], options: Options) -> None:
     numbered = options.beam is not None and options.beam.n_best > 1
     for number, one in enumerate(found, 1):
         for best in one["translations"] or [None]:
-            print("\t".join(([str(number)] if numbered else []) + ([""] if best is None else _columns(best, options))))
+            columns = [""] if best is None else _columns(best, options)
+            if numbered:
+                columns += [""] * (1 + options.scores + options.alignments - len(columns))
+            print("\t".join(([str(number)] if numbered else []) + columns))
 
 
 def _columns(best: dict[str, Any], options: Options) -> list[str]:

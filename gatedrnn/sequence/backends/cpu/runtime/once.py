@@ -1,16 +1,13 @@
 """What is worked out once in a process, by one thread: Numba and LLVM neither compile nor load for two at a time."""
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from gatedrnn.core.forks import at_fork
+from gatedrnn.core.forks import awaited_lock
 
-LOCK = threading.RLock()
-"""Held while Numba or LLVM work for us. A fork waits for it, so that no child gets them half done."""
-
-at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
+LOCK = awaited_lock(first=True)
+"""Held while Numba or LLVM work for us, and while a thread that was asked to traces a cell for them."""
 
 
 def once(function: Callable[..., Any]) -> Any:
