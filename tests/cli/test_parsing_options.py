@@ -16,6 +16,7 @@ from gatedrnn.tasks import GrammarInduction
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.training.config import RunConfig
 from gatedrnn.training.run import write_trained
+from gatedrnn.trees import gold_tree
 
 # ---------------------------------------------------------------- the layer of a run
 
@@ -65,6 +66,17 @@ def test_the_layer_with_the_best_f1_on_dev_is_chosen(work, options):
             assert found == record("eval-parsing", *runs, *arguments, "--layer", best[runs[0]])
         else:
             assert [voter["layer"] for voter in found["voters"]] == [LAYERS[name] for name in best.values()]
+
+
+def test_a_layer_is_chosen_on_sentences_of_the_lengths_that_are_scored(work, tmp_path):
+    dev = work / "text" / "valid.trees"
+    given = ["eval-parsing", work / "run", "--treebank", dev, "--select", "layer=auto", "--dev"]
+    short = [tree for tree in read_treebank(dev) if len(gold_tree(tree, "ptb")) <= 6]
+    (tmp_path / "short.trees").write_text("\n".join(" ".join(str(tree).split()) for tree in short))
+    few, same = record(*given, dev, "--max-words", 6), record(*given, tmp_path / "short.trees")
+    (found,), (expected,) = few["selection"]["runs"].values(), same["selection"]["runs"].values()
+    assert short and found == expected
+    assert "must hold a tree of at most 1 words" in fails(*given, dev, "--max-words", 1)
 
 
 def test_gold_trees_that_were_used_are_told(work):

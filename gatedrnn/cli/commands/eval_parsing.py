@@ -68,7 +68,7 @@ class Options(arguments.Options):
     baseline: tuple[str, ...] = option(
         (), f"baseline to score, repeatable: {', '.join(BASELINE_NAMES)} [all but balanced_up]", "NAME"
     )
-    max_words: int | None = option(None, "score only sentences of at most so many words")
+    max_words: int | None = option(None, "score, and select on, only sentences of at most so many words")
     words: str | None = option(None, "rule for the words that count [the run's, or ptb]", choices=tuple(KEEP_RULES))
     skip_bad: bool = option(
         False, "skip trees that cannot be read or are too long for a grammar, list them, and score the others"
@@ -212,7 +212,10 @@ def _sources(
         raise ArgumentError(
             "--select", "needs a RUN, --dev FILE with gold trees, and no --layer", got, "Fix the options"
         )
-    dev = read(options.dev)
+    dev = [tree for tree in read(options.dev) if len(tree) <= (options.max_words or len(tree))]
+    if not dev:
+        rule = f"must hold a tree of at most {options.max_words} words"
+        raise DataError(options.dev, rule, "longer ones only", "Raise --max-words, or give another --dev")
     sources, each = [], {}
     for run, own in zip(runs, gates, strict=True):
         sources.append([])
