@@ -8,19 +8,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from gatedrnn.cli.main import report_errors
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, MAPPINGS
+from gatedrnn.data.ragged import within
 from gatedrnn.models import generate
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating, token_losses
 from gatedrnn.studies.syntax import continuation_ids, sentence_ids
 from gatedrnn.training.run import load_run
 
-_BATCH = 32
+_BATCH, _LOGITS = 32, 1 << 26
 _LONGEST = 256  # tokens generated unless the task says otherwise
 
 
@@ -79,9 +81,10 @@ class Scorer:
 
     def _generated(self, context: str, how: dict[str, Any]) -> str:
         vocabulary, until = self.run.vocabulary, how.get("until") or []
-        stops = [until] if isinstance(until, str) else list(until)
+        stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
         prompt = [self.eos, *sentence_ids(vocabulary, context, self.mapping)]
-        temperature = max(float(how.get("temperature") or 0.0), 1e-6)
+        sampled = how.get("do_sample", True)
+        temperature = max(float((how.get("temperature") if sampled else 0.0) or 0.0), 1e-6)
         ids = generate(self.run.model, prompt, temperature=temperature, generator=torch.Generator().manual_seed(0))
         words: list[str] = []
         for _ in range(int(how.get("max_gen_toks", _LONGEST))):
@@ -118,16 +121,20 @@ def likelihoods(model: Any, pairs: Sequence[tuple[list[int], list[int]]], eos: i
     sizes = [len(context) + len(continuation) for context, continuation in pairs]
     order = sorted((k for k, size in enumerate(sizes) if size), key=sizes.__getitem__)
     found: dict[int, tuple[float, bool]] = {k: (0.0, True) for k, size in enumerate(sizes) if not size}
-    for first in range(0, len(order), _BATCH):
-        chosen = [(k, [eos, *pairs[k][0], *pairs[k][1]]) for k in order[first : first + _BATCH]]
+    batches = [np.asarray(order[first : first + _BATCH]) for first in range(0, len(order), _BATCH)]
+    for numbers in within(batches, np.asarray(sizes) * model.embedding.num_embeddings, _LOGITS):
+        chosen = [(k, [eos, *pairs[k][0], *pairs[k][1]]) for k in numbers.tolist()]
         inputs_TB = torch.full((max(len(ids) for _, ids in chosen), len(chosen)), eos)
         for b, (_, ids) in enumerate(chosen):
             inputs_TB[: len(ids), b] = torch.tensor(ids)
         with evaluating(model):
-            logits_TBV = model(inputs_TB[:-1].to(model.embedding.weight.device)).logits.double()
+            logits_TBV = model(inputs_TB[:-1].to(model.embedding.weight.device)).logits
         for b, (k, ids) in enumerate(chosen):
             start, end = len(pairs[k][0]), len(ids) - 1
-            logits_TV, targets_T = logits_TBV[start:end, b].cpu(), torch.tensor(ids[start + 1 :], dtype=torch.long)
+            logits_TV, targets_T = (
+                logits_TBV[start:end, b].cpu().double(),
+                torch.tensor(ids[start + 1 :], dtype=torch.long),
+            )
             log_p_T = finite("log P", logits_TV.log_softmax(-1).gather(-1, targets_T[:, None]))
             found[k] = (float(log_p_T.sum()), bool((logits_TV.argmax(-1) == targets_T).all()))
     return [found[k] for k in range(len(pairs))]

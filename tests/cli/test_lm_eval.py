@@ -127,6 +127,9 @@ def test_generation_is_greedy_and_ends_before_a_stop(work, run, model):
     (cut,) = model.generate_until(requests((context, longest | {"until": [word, "no such word"]})))
     assert cut == text[: text.index(word)] and word not in cut
     assert model.generate_until(requests((context, longest | {"until": word}))) == [cut]
+    assert model.generate_until(requests((context, longest | {"until": ["", word]}))) == [cut]
+    never = {"until": [], "do_sample": False, "temperature": 5.0}
+    assert model.generate_until(requests((context, longest | never))) == [text]
     out = works("generate", work / "run", "--prompt", context, "--words", 12, "--temperature", 1e-6)
     assert out.split() == [*context.split(), *text.split()]
 
