@@ -86,7 +86,7 @@ def _forget(place: Path, name: str, before: set[str], loaded: set[str]) -> None:
 
 def _line(error: BaseException, place: Path) -> str:
     """Which line of the file an error came from, the last one that was reached."""
-    if isinstance(error, SyntaxError) and error.lineno is not None:
+    if isinstance(error, SyntaxError) and error.filename == str(place):
         return f" in line {error.lineno}"
     lines, frame = [], error.__traceback__
     while frame is not None:

@@ -129,6 +129,10 @@ class Spec:
         kinds = {"gates": Gate, "states": str, "extras": Extra, "derived": Derived, "constants": tuple}
         for owner, kind in kinds.items():
             given, what = getattr(self, owner), "pairs (name, number)" if kind is tuple else kind.__name__
+            given = tuple(given) if isinstance(given, list) else given
+            if owner == "constants" and isinstance(given, tuple):
+                given = tuple(tuple(each) if isinstance(each, list) else each for each in given)
+            object.__setattr__(self, owner, given)
             fits = isinstance(given, tuple) and all(isinstance(each, kind) for each in given)
             if not fits or (kind is tuple and any(len(each) != 2 for each in given)):
                 advice = "Write a tuple, one of a single value with a comma: (…,)"
@@ -220,7 +224,7 @@ class Spec:
         Raises: ArgumentError: something is derived of what the trace does not hold.
         """
         for each in self.derived:
-            if each.of not in trace:
+            if wanted(each.name) and each.of not in trace:
                 got = f"{each.of!r}, not in the trace"
                 raise ArgumentError(f"Derived.of of {each.name}", "must be what the step's trace holds", got, "Mend it")
         found = {each.name: each.function(trace[each.of]) for each in self.derived if wanted(each.name)}

@@ -122,7 +122,7 @@ def likelihoods(model: Any, pairs: Sequence[tuple[list[int], list[int]]], eos: i
     order = sorted((k for k, size in enumerate(sizes) if size), key=sizes.__getitem__)
     found: dict[int, tuple[float, bool]] = {k: (0.0, True) for k, size in enumerate(sizes) if not size}
     batches = [np.asarray(order[first : first + _BATCH]) for first in range(0, len(order), _BATCH)]
-    for numbers in within(batches, np.asarray(sizes) * model.embedding.num_embeddings, _LOGITS):
+    for numbers in within(batches, np.asarray(sizes)[:, None] * model.embedding.num_embeddings, _LOGITS):
         chosen = [(k, [eos, *pairs[k][0], *pairs[k][1]]) for k in numbers.tolist()]
         inputs_TB = torch.full((max(len(ids) for _, ids in chosen), len(chosen)), eos)
         for b, (_, ids) in enumerate(chosen):

@@ -47,18 +47,20 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
 @contextmanager
 def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
     """Where `path`, a file or a `folder`, is written before it is moved into its place; nothing is left there afterwards."""
-    parent = path.parent.absolute()
-    missing = [each for each in (parent, *parent.parents) if not each.exists()]
+    parent, missing, done = path.parent.absolute(), list[Path](), False
     try:
+        missing = [each for each in (parent, *parent.parents) if not each.exists()]
         parent.mkdir(parents=True, exist_ok=True)
         if folder or parent not in _SWEPT:
             remove_stale(parent)
             _SWEPT.add(parent)
         place, descriptor = _place(path)
     except OSError as error:
+        _remove_empty(missing)
         raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
     try:
         yield place / path.name
+        done = True
     except Exception as error:
         if (got := _refusal(error)) is None:
             raise
@@ -69,9 +71,15 @@ def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(descriptor)
-        for each in missing:  # that are still empty
-            with suppress(OSError):
-                each.rmdir()
+        if not done:
+            _remove_empty(missing)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove those that are empty, in this order."""
+    for each in folders:
+        with suppress(OSError):
+            each.rmdir()
 
 
 def _refusal(error: Exception) -> str | None:

@@ -26,13 +26,14 @@ def awaited_lock(*, first: bool = False) -> Any:
 
 
 def _take() -> None:
-    _TAKEN[:] = _WAITED
-    for lock in _TAKEN:
+    locks = [*_WAITED]
+    for lock in locks:
         lock.acquire()
+    _TAKEN[:] = locks  # by the one thread that holds them all
 
 
 def _release() -> None:
-    for lock in _TAKEN:
+    for lock in [*_TAKEN]:
         lock.release()
 
 

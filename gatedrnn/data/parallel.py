@@ -4,7 +4,7 @@ Dimensions: T steps, B sentences of a batch.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -116,16 +116,16 @@ def translation_batches(
 _BLANKS = re.compile("[ \t]+")
 
 
-def _plain(lines: Iterable[str]) -> list[str]:
-    """Lines with single spaces, and none at their ends: subwords and characters would read others as tokens."""
-    return [_BLANKS.sub(" ", line).strip(" ") for line in lines]
+def single_spaced(line: str) -> str:
+    """A line with single spaces, and none at its ends: subwords would read others as tokens."""
+    return _BLANKS.sub(" ", line).strip(" ")
 
 
 def encoded(lines: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
     """Ids of each line, `<eos>` at its end. Spaces at its ends, and all but one between words, do not count."""
     if not lines:
         return []
-    lines = _plain(lines)
+    lines = [*map(single_spaced, lines)]
     ids = vocabulary.line_encoder()(lines)
     ends = np.flatnonzero(ids == 1) + 1
     if len(ends) == len(lines):
@@ -136,7 +136,7 @@ def encoded(lines: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
 def learn_vocabularies(text: TextPair, data: ParallelDataConfig) -> tuple[Vocabulary, Vocabulary]:
     """One of each side, or the same for both where `joint`."""
     settings = DataConfig(level=data.token_level, vocabulary_size=data.vocabulary_size, min_count=data.min_count)
-    source, target = _plain(text.source), _plain(text.target)
+    source, target = [*map(single_spaced, text.source)], [*map(single_spaced, text.target)]
     if data.joint:
         both = Vocabulary.learn(iter([source, target]), settings)
         return both, both

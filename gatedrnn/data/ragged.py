@@ -62,10 +62,10 @@ def by_length(lengths_NS: np.ndarray, batch_size: int, draw: np.random.Generator
     return batches if draw is None else [batches[k] for k in draw.permutation(len(batches))]
 
 
-def within(batches: Sequence[np.ndarray], sizes_N: np.ndarray, most: int) -> Iterator[np.ndarray]:
-    """The batches, in parts where rows × the largest row's size is above `most`; a row alone may be above it."""
+def within(batches: Sequence[np.ndarray], sizes_NK: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """The batches, in parts where rows × the product of the largest of each size is above `most`; a row alone may be above it."""
     for chosen in batches:
-        parts = -(-len(chosen) // max(1, most // int(sizes_N[chosen].max())))
+        parts = -(-len(chosen) // max(1, most // max(1, int(sizes_NK[chosen].max(0).prod()))))
         yield from np.array_split(chosen, parts)
 
 

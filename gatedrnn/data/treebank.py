@@ -131,23 +131,33 @@ def _trees(path: Path | str, lines: Iterable[Line]) -> Iterator[Tree]:
         raise DataError(f"{path}:{start}", "brackets must balance", got, advice)
 
 
-_ODD = re.compile(r"[^\S \t\r\n]|\\")
-_WORD = re.compile(r"(?<=[ \t\r\n])[^\s()](?:[^()]*[^\s()])?(?=\s*\))")
-"""The word of a bracket, which may hold white space other than what separates, such as the no-break space of numbers."""
-_KEPT = dict(
-    zip((chr(code) for code in range(0x3001) if _ODD.match(chr(code))), map(chr, range(0xF0000, 0xF0100)), strict=False)
-)
-_TO_KEEP, _BACK = str.maketrans(_KEPT), str.maketrans({kept: odd for odd, kept in _KEPT.items()})
+_SPACE = re.compile(r"[^\S \t\r\n]")
+_WORDS = re.compile(r"\(([^\s()]+)[ \t\r\n]+([^()]*)\)")
+"""A bracket of words alone, which may hold white space other than what separates, such as the no-break space of numbers."""
+_SPACES = dict(zip(filter(_SPACE.match, map(chr, range(0x3001))), map(chr, range(0xF0001, 0xF0100)), strict=False))
+_BACKSLASH = {"\\": "\U000f0000"}
+_BACK = str.maketrans({kept: odd for odd, kept in (_SPACES | _BACKSLASH).items()})
+
+
+def _parsed(text: str) -> Tree:
+    """A tree by NLTK, which cuts words at every white space. Raises: ValueError, IndexError, RecursionError: it is malformed."""
+    spaced = _SPACE.search(text) is not None
+    if spaced:
+        text = _WORDS.sub(lambda found: f"({found[1]} {found[2].strip().translate(str.maketrans(_SPACES))})", text)
+    try:
+        tree = Tree.fromstring(text)
+    except ValueError:
+        if "\\" not in text:
+            raise
+        tree, spaced = Tree.fromstring(text.translate(str.maketrans(_BACKSLASH))), True  # it was no escape of a bracket
+    for place in tree.treepositions("leaves") if spaced else ():
+        tree[place] = tree[place].translate(_BACK)
+    return tree
 
 
 def _tree(path: Path | str, line: int, text: str) -> Tree:
     try:
-        odd = (
-            _ODD.search(text) is not None
-        )  # NLTK cuts at every white space, and reads a backslash before a bracket as an escape
-        tree = Tree.fromstring(_WORD.sub(lambda found: found[0].translate(_TO_KEEP), text) if odd else text)
-        for place in tree.treepositions("leaves") if odd else ():
-            tree[place] = tree[place].translate(_BACK)
+        tree = _parsed(text)
         words = tree.leaves()
     except (ValueError, IndexError, RecursionError) as error:  # NLTK 3.9 does not limit the depth
         reason = str(error).splitlines()[0]

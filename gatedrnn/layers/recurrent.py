@@ -92,6 +92,8 @@ class RecurrentBase(nn.Module, ABC):
         try:
             spec: Any = self.cell.make_spec(self.hidden_size, **self.options)
         except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # of something in it
             rule = "make_spec must take hidden_size and the cell's options"
             raise ArgumentError(f"cell {self.cell.name}", rule, str(error), "Mend make_spec") from error
         if not isinstance(spec, Spec):

@@ -88,11 +88,15 @@ class PretrainedModel(nn.Module):
 def _check_place(folder: Path, vocabulary: Any) -> None:
     """Raises: DataError: saving there would destroy a run, or give the model a vocabulary that is not its own."""
     config = folder / CONFIG_FILE
-    saved = read_yaml(config) if config.is_file() else {}
+    try:
+        saved, foreign = read_yaml(config) if config.is_file() else {}, (folder / VOCABULARY_FILE).exists()
+    except OSError as error:
+        advice = "Choose another folder"
+        raise DataError(str(folder), "must be a folder that can be read", error.strerror, advice) from error
     if isinstance(saved, dict) and (more := saved.keys() - {"model"}):
         got, advice = f"one with {', '.join(sorted(map(str, more)))} in {CONFIG_FILE}", "Choose another folder"
         raise DataError(str(folder), "must not be the folder of a run", got, advice)
-    if vocabulary is None and (folder / VOCABULARY_FILE).exists():
+    if vocabulary is None and foreign:
         rule, advice = "must hold no vocabulary where the model has none", "Give the model's, or choose another folder"
         raise DataError(str(folder), rule, VOCABULARY_FILE, advice)
 

@@ -92,9 +92,11 @@ def one_step(
     spec = request.spec
     h_gates = F.linear(state[0], *recurrent)
     found: Any = request.cell.step(spec, params, x_gates, h_gates, state)
-    if not isinstance(found, tuple | list) or len(found) != 2 or not isinstance(found[1], dict):
+    if not isinstance(found, tuple | list) or len(found) != 2:
         raise _wrong_step(request, f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__)
     new, trace = found
+    if not hasattr(trace, "items"):
+        raise _wrong_step(request, f"a trace that is a {type(trace).__name__}")
     new = tuple(new) if isinstance(new, Iterable) and not isinstance(new, Tensor) else new
     if not (torch.compiler.is_compiling() or being_traced()):  # there, sizes are not numbers
         _check_states(request, new, x_gates.shape[0])
@@ -129,5 +131,5 @@ def _check_states(request: Request, new: Any, batch: int) -> None:
 def _wrong_step(request: Request, got: str) -> ArgumentError:
     from gatedrnn.compiler.outside import place
 
-    rule = f"its step must return a tuple of the new {', '.join(request.spec.states)}, each [B, H], and a trace"
+    rule = f"its step must return a tuple of the new {', '.join(request.spec.states)}, each [B, H], and a trace, gates by name"
     return ArgumentError(f"cell {request.cell.name}", rule, got + place(request.cell.step), "Mend the step")

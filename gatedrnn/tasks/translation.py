@@ -22,6 +22,7 @@ from gatedrnn.data.parallel import (
     read_parallel,
     read_split,
     read_text_pair,
+    single_spaced,
     translation_batches,
 )
 from gatedrnn.data.ragged import Ragged, by_length, within
@@ -219,7 +220,7 @@ class Translation:
     @staticmethod
     def gates_by_word(model: Any, held: Languages, sentence: str, mapping: str) -> WordGates:
         """Of the encoder at a sentence's tokens, and of the decoder where it predicts each token of the best translation."""
-        tokens, ids = looked_up(held.source, sentence, mapping)
+        tokens, ids = looked_up(held.source, single_spaced(sentence), mapping)
         device, eos = next(model.parameters()).device, held.source.ids[EOS]
         source_T1, source_1 = torch.tensor([*ids, eos], device=device)[:, None], torch.tensor([len(ids) + 1])
         ((best,),) = translate(model, source_T1, source_1, Beam())
@@ -259,7 +260,7 @@ def _nats(model: nn.Module, pairs: Parallel, batch_size: int) -> float:
     device, total, count = next(model.parameters()).device, torch.zeros((), dtype=torch.float64), 0
     with evaluating(model):
         lengths_N2 = pairs.lengths()
-        for chosen in within(by_length(lengths_N2, batch_size), lengths_N2.prod(1), _SCORES):
+        for chosen in within(by_length(lengths_N2, batch_size), lengths_N2, _SCORES):
             batch = pairs.batch(chosen)
             nats = model(*(on(device, array) for array in batch.arrays), divisor=1.0).nats
             total += nats.double().cpu()
@@ -291,7 +292,9 @@ def _translated(
     sources, device = Ragged(ids), next(model.parameters()).device
     found: dict[int, list[Hypothesis]] = {}
     together = min(together, max(1, _SCORES // (beam.size * len(languages.target))))
-    for chosen in within(by_length(sources.lengths_N[:, None], together), sources.lengths_N * beam.size, _PLACES):
+    for chosen in within(
+        by_length(sources.lengths_N[:, None], together), sources.lengths_N[:, None] * beam.size, _PLACES
+    ):
         source_TB, source_B = sources.batch(chosen)
         best = translate(model, on(device, source_TB), on(device, source_B), beam)
         found |= {full[n]: one for n, one in zip(chosen, best, strict=True)}

@@ -142,7 +142,7 @@ def test_a_file_without_a_cell_is_named(leaky, tmp_path, text, words):
         (
             "return (torch.tanh(c), c), {",
             "return (torch.tanh(c),) #",
-            "of the new h, c, each [B, H], and a trace; got 1 values",
+            "of the new h, c, each [B, H], and a trace, gates by name; got 1 values",
         ),
         (
             'Gate("leak_gate", hidden_size)',

@@ -91,8 +91,9 @@ def test_scores_alignments_and_several_translations(run, file):
 
 def test_norwegian_is_a_language(text, tmp_path):
     options = ["--task", "translation", "--data.source", "no", "--data.target", "en", "--data", tmp_path]
-    told = fails("train", *options, "--data.columns", "[no, en, x]", "--out", tmp_path / "run")
-    assert "train.no and train.en" in told
+    for columns in ("[no, en, x]", "no,en,x", "- no\n- en", "[no,\n en,]", '["no", "en"]', "~", "null"):
+        told = fails("train", *options, "--data.columns", columns, "--out", tmp_path / "run")
+        assert "train.no and train.en" in told
     assert "got no, x" in fails("train", *options, "--data.columns", "no,x", "--out", tmp_path / "run")
 
 

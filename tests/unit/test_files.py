@@ -107,6 +107,18 @@ def test_folders_that_were_made_for_what_failed_are_gone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and not list((tmp_path / "a").iterdir())
 
 
+def test_folders_on_the_way_to_what_was_written_stay(tmp_path):
+    write_text(tmp_path / "new/../b/f.txt", "x")
+    assert (tmp_path / "new/../b/f.txt").read_text() == "x"
+
+
+def test_a_name_that_cannot_be_is_told_and_leaves_nothing(tmp_path):
+    for path in (tmp_path / ("x" * 300) / "f", tmp_path / "fresh" / ("x" * 250)):
+        with pytest.raises(DataError, match="the folder must be writable; got File name too long"):
+            write_text(path, "x")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_empty_folder_behind_a_link_is_filled(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

@@ -80,6 +80,29 @@ def test_what_a_spec_is_made_of_is_checked(given, words):
         Spec(**{"hidden_size": H, "gates": N, "states": ("h",)} | given)
 
 
+def test_lists_are_tuples():
+    spec = Spec(H, [*N], ["h"], constants=[["k", 2]], derived=[Derived("m", "n", torch.neg)])
+    assert spec == Spec(H, N, ("h",), constants=(("k", 2),), derived=(Derived("m", "n", torch.neg),))
+    assert Recurrent(own(scaled, spec), D, H)(torch.randn(T, B, D), return_gates=["m"])[2][0].keys() == {"m"}
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_what_is_derived_is_asked_for_only_where_it_is_wanted(backend):
+    layer = Recurrent(CELLS["coupled"], D, H, backend=backend)
+    for name in ("output_gate", "cell_candidate", "input_gate"):
+        assert layer(torch.randn(T, B, D), return_gates=(name,))[2][0].keys() == {name}
+
+
+def test_an_error_within_make_spec_is_its_own():
+    def of_text(hidden_size):
+        return "a" / hidden_size
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        Recurrent(Cell("mine", "mine", of_text, scaled), D, H)
+    with pytest.raises(ArgumentError, match="cell mine: make_spec must take hidden_size and the cell's options"):
+        Recurrent(Cell("mine", "mine", lambda size, other: None, scaled), D, H)
+
+
 def test_a_make_spec_that_returns_none_is_named():
     with pytest.raises(ArgumentError, match="cell mine: make_spec must return a Spec; got a NoneType"):
         Recurrent(Cell("mine", "mine", lambda hidden_size: None, scaled), D, H)

@@ -181,8 +181,8 @@ def trace_of_another_kind(spec, params, x_gates, h_gates, state):
         (one_a_row, r"h of \[1, 1\], not \[1, 6\]"),
         (two_states, "2 states"),
         (no_tuple, "a Tensor"),
-        (no_trace, "and a trace; got 1 values"),
-        (trace_of_another_kind, "and a trace; got 2 values"),
+        (no_trace, "and a trace, gates by name; got 1 values"),
+        (trace_of_another_kind, "got a trace that is a Tensor"),
     ],
 )
 def test_the_reference_refuses_states_of_another_form(step, words, steps):

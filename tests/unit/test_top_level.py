@@ -75,6 +75,10 @@ class TestVocabularyOfAModel:
                 LanguageModel.from_pretrained(tmp_path).save_pretrained(tmp_path)
             assert (tmp_path / name).read_bytes() == before
 
+    def test_a_name_that_cannot_be(self, model, tmp_path):
+        with pytest.raises(DataError, match="must be a folder that can be read; got File name too long"):
+            model.save_pretrained(tmp_path / ("x" * 300))
+
     def test_a_file_is_no_folder(self, model, tmp_path):
         (tmp_path / "file").write_text("x")
         with pytest.raises(DataError, match="the folder must be writable"):

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data.config import ParallelDataConfig
 from gatedrnn.data.parallel import TextPair, encoded, read_parallel, read_split, read_text_pair
+from gatedrnn.data.ragged import within
 from gatedrnn.data.verb_final import WORDS, verb_final
 from gatedrnn.models import TranslationConfig, TranslationModel
 from gatedrnn.models.beam import Beam, translate
@@ -359,6 +360,13 @@ def test_spaces_that_do_not_show_change_nothing(task):
         plain, _ = learn_vocabularies(TextPair(lines, lines), data)
         spaced, _ = learn_vocabularies(TextPair(odd, odd), data)
         assert spaced.words == plain.words and encoded(odd, plain) == encoded(lines, plain)
+
+
+def test_batches_are_cut_by_what_their_padding_holds():
+    sizes = np.array([[5000, 3], [3, 5000], [3, 3], [1, 1]])
+    found = list(within([np.arange(4), np.array([2, 3])], sizes, 10_000_000))
+    assert [part.tolist() for part in found] == [[0], [1], [2], [3], [2, 3]]
+    assert [part.tolist() for part in within([np.arange(2)], np.zeros((2, 1), int), 10)] == [[0, 1]]
 
 
 def test_a_long_line_is_searched_beside_few_others(task, monkeypatch):

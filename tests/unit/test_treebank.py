@@ -126,6 +126,20 @@ def test_other_white_space_and_backslashes_are_of_their_word(tmp_path, word):
     assert gold_tree(tree, "alnum").words == tuple(each for each in tree.leaves() if any(map(str.isalnum, each)))
 
 
+def test_escaped_brackets_and_labels_before_odd_spaces_are_read_as_nltk_does(tmp_path):
+    (tmp_path / "a.trees").write_text(
+        "(S (NN a) (-LRB- \\() (X b) (-RRB- \\)) (. .))\n(S ( NN\u00a0x) (B c))\n(S (NN\u00a0x) (B c))\n"
+    )
+    given = [Tree.fromstring(line) for line in (tmp_path / "a.trees").read_text().splitlines()]
+    assert list(read_treebank(tmp_path / "a.trees")) == given
+
+
+def test_a_flat_tree_of_many_words_takes_no_time(tmp_path):
+    (tmp_path / "a.trees").write_text("(S " + "a " * 200_000 + "\u00a0 (X b\u00a0c))")
+    (tree,) = read_treebank(tmp_path / "a.trees")
+    assert len(tree.leaves()) == 200_001 and tree.leaves()[-1] == "b\u00a0c"
+
+
 # ---------------------------------------------------------------- bad trees among good ones
 
 WORDS = ("anna", "bert", "carl", "dora", "emil", "fred")

@@ -47,7 +47,7 @@ class Options(arguments.Options):
 def run(options: Options) -> Found:
     """Every trial of every round with its score, and the best. Raises: KeyboardInterrupt, with what resumes the sweep."""
     out, trials = Path(options.out), combinations(options.over)
-    _check_own_keys(options, trials)
+    _check_own_keys(options, trials, (out / SWEEP_FILE).exists())
     processes = positive_int("--processes", options.processes or cores())
     plan = rounds(len(trials), positive_number("--minutes", options.minutes), processes)
     given = read_yaml(Path(options.config)) or {}  # once: it may be a pipe
@@ -217,10 +217,13 @@ def _settled(values: dict[str, Any], given: dict[str, Any], trial: Trial) -> dic
     return values | {"training": {key: value for key, value in values["training"].items() if key not in left}}
 
 
-def _check_own_keys(options: Options, trials: list[Trial]) -> None:
-    """Raises ArgumentError: --over names a key that the sweep sets itself, or one that changes the validation text."""
+def _check_own_keys(options: Options, trials: list[Trial], begun: bool) -> None:
+    """Raises ArgumentError: --over names a key that the sweep sets itself, or one that changes the validation text.
+
+    Args: begun: whether the sweep was checked before, perhaps by an earlier version.
+    """
     keys = {"training.minutes": "each round sets it from --minutes"}
-    keys |= {"training.evaluation_batch_size": "scores of other stretches cannot be compared"}
+    keys |= {} if begun else {"training.evaluation_batch_size": "scores of other stretches cannot be compared"}
     keys |= {"data.folder": "--data sets it"} if options.data is not None else {}
     for key in trials[0].settings:
         if key.startswith("data.") and key not in _OF_TRAINING_TEXT:

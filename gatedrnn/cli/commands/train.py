@@ -1,5 +1,6 @@
 """`gatedrnn train`: a run of a task, begun or gone on with."""
 
+import json
 import os
 import shlex
 import shutil
@@ -280,8 +281,8 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             new = with_options(values) if name == "--model" else values
             read = None if new == values else yaml_text(new)
             keys |= _keys(f"{name[2:]}.", new)
-        elif name == "--data.columns" and value.lower() not in ("", "null", "none"):
-            read = yaml_text([word.strip(" '\"") for word in value.strip("[] ").split(",")])  # `no` is a language here
+        elif name == "--data.columns":
+            read = _columns(value)
         if read is not None:
             again[k if equals else k + 1] = (f"{name}=" if equals else "") + read
         if name.startswith(("--data.", "--model.", "--training.")):
@@ -289,6 +290,18 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
     cells = {key: cell for key, cell in cells.items() if key not in keys}
     keys = (keys | cells.keys()) - {"model.options"}  # whose own keys count
     return again, {key for key in keys if "." in key}, cells, files
+
+
+def _columns(value: str) -> str | None:
+    """A list of languages in which each is text, also `no`; None where it is to be read as it is."""
+    try:
+        given = yaml.load(value, yaml.BaseLoader)
+    except yaml.YAMLError:
+        return None
+    if isinstance(given, str) and "," in given:
+        given = [word.strip() for word in given.split(",")]
+    fits = isinstance(given, list) and all(isinstance(word, str) for word in given)
+    return json.dumps(given) if fits else None
 
 
 def _task(arguments: list[str]) -> str:
