@@ -131,10 +131,8 @@ def likelihoods(model: Any, pairs: Sequence[tuple[list[int], list[int]]], eos: i
             logits_TBV = model(inputs_TB[:-1].to(model.embedding.weight.device)).logits
         for b, (k, ids) in enumerate(chosen):
             start, end = len(pairs[k][0]), len(ids) - 1
-            logits_TV, targets_T = (
-                logits_TBV[start:end, b].cpu().double(),
-                torch.tensor(ids[start + 1 :], dtype=torch.long),
-            )
+            logits_TV = logits_TBV[start:end, b].cpu().double()
+            targets_T = torch.tensor(ids[start + 1 :], dtype=torch.long)
             log_p_T = finite("log P", logits_TV.log_softmax(-1).gather(-1, targets_T[:, None]))
             found[k] = (float(log_p_T.sum()), bool((logits_TV.argmax(-1) == targets_T).all()))
     return [found[k] for k in range(len(pairs))]

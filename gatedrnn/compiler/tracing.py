@@ -219,9 +219,8 @@ class _Tracer:
 
     def _inputs(self, batch: int, dtype: torch.dtype) -> list[Tensor]:
         def zeros(*shape: int) -> Tensor:
-            return torch.empty(
-                *shape, dtype=dtype, device="cpu", requires_grad=True
-            )  # never read: no page of it is touched
+            # never read: no page of it is touched
+            return torch.empty(*shape, dtype=dtype, device="cpu", requires_grad=True)
 
         def vectors(rows: list[int]) -> list[Tensor]:
             return [zeros(batch, n) for n in rows]

@@ -252,9 +252,8 @@ def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
             raise ArgumentError(
                 f"{owner}.lengths", f"must lie in 1…{len(x_TBD)}", got, "Drop empty rows, or pad the input"
             )
-    own_B = (
-        lengths_B.clone() if lengths_B is lengths else lengths_B
-    )  # the caller may change a tensor before the backward pass
+    # the caller may change a tensor of its own before the backward pass
+    own_B = lengths_B.clone() if lengths_B is lengths else lengths_B
     return own_B.to(x_TBD.device).contiguous()
 
 

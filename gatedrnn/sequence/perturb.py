@@ -73,11 +73,9 @@ class Draw:
     def rows(self, count: int, columns: int, dtype: torch.dtype) -> Tensor:
         """The noise [count, columns], on the seed's device: the reference that every backend is tested against."""
         device, real = self.seed.device, real_of(dtype)
-        numbers, nothing = (
-            torch.arange(count, device=device),
-            0 * self.seed.to(real),
-        )  # one for each of several seeds, by vmap
-        noise = torch.zeros(count, columns, dtype=real, device=device) + nothing
+        # vmap may have several seeds, whose noise must not be written into what they share
+        noise = torch.zeros(count, columns, dtype=real, device=device) + 0 * self.seed.to(real)
+        numbers = torch.arange(count, device=device)
         for k, (first, last) in enumerate(self.blocks):
             u = uniform(self.seed, numbers * len(self.blocks) + k, last - first).to(real)
             noise[:, first:last] = logistic_noise(u, self.probability) * self.scale
