@@ -5,6 +5,18 @@ from terminal import call, fails, works
 
 from gatedrnn.core.errors import DataError
 from gatedrnn.training.loop import Loop
+from gatedrnn.training.run import load_run
+
+
+def test_the_command_line_counts_before_a_file_wherever_it_stands(work, tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "model: {cell: gru, embedding_size: 8, hidden_sizes: [8]}\ntraining: {epochs: 1}\n"
+    )
+    own, file = ["--model.cell", "lstm", "--training.seed", 5], ["--config", tmp_path / "c.yaml"]
+    for name, given in {"a": [*own, *file], "b": [*file, *own], "c": [*own, f"--config={file[1]}"]}.items():
+        works("train", "--data", work / "text", *given, "--out", tmp_path / name)
+        config = load_run(tmp_path / name).config
+        assert (config.model.cell, config.model.hidden_sizes, config.training.seed) == ("lstm", (8,), 5)
 
 
 def test_a_setting_without_use_is_refused_before_anything_is_said_or_written(work, tmp_path):

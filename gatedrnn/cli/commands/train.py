@@ -289,7 +289,18 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             keys.add(name[2:])
     cells = {key: cell for key, cell in cells.items() if key not in keys}
     keys = (keys | cells.keys()) - {"model.options"}  # whose own keys count
-    return again, {key for key in keys if "." in key}, cells, files
+    return _files_first(again), {key for key in keys if "." in key}, cells, files
+
+
+def _files_first(arguments: list[str]) -> list[str]:
+    """The command, then each `--config FILE`: what the command line says counts, wherever it stands."""
+    first, rest, left = arguments[:1], list[str](), iter(arguments[1:])
+    for argument in left:
+        if argument == "--config":
+            first += [argument, *([value] if (value := next(left, None)) is not None else [])]
+        else:
+            (first if argument.startswith("--config=") else rest).append(argument)
+    return first + rest
 
 
 def _columns(value: str) -> str | None:
