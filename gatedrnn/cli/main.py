@@ -152,8 +152,8 @@ def report_errors(run: Callable[[], int]) -> int:
     except Exception as error:
         from gatedrnn.cells.own import error_in_own_file
 
-        wanted = isinstance(error, RuntimeError) and any(word in str(error) for word in _NO_MEMORY)
-        if isinstance(error, MemoryError) or wanted:
+        no_room = isinstance(error, RuntimeError) and any(word in str(error) for word in _NO_MEMORY)
+        if isinstance(error, MemoryError) or no_room:
             _say("memory: must hold the model and its batches; got too little memory. Choose smaller sizes.")
         elif own := error_in_own_file(error):
             _say(str(own))

@@ -182,7 +182,7 @@ class _Tracer:
     def batches(self) -> Iterator[int]:
         """Sizes that divide no other size."""
         sizes = (self._spec.hidden_size, self._spec.rows, *self._widths)
-        primes = 1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061  # numbers that no step writes
+        primes = 1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061  # which a step hardly writes as numbers
         return (n for n in primes if all(size % n for size in sizes))
 
     def graph(self, batch: int, dtype: torch.dtype, derivative: bool = True, biased: bool = True) -> Graph:
@@ -218,18 +218,17 @@ class _Tracer:
         return list(new), [watched.kept.get(gate.name, shown[gate.name]) for gate in spec.gates]
 
     def _inputs(self, batch: int, dtype: torch.dtype) -> list[Tensor]:
-        def zeros(*shape: int) -> Tensor:
-            # never read: no page of it is touched
+        def unread(*shape: int) -> Tensor:
             return torch.empty(*shape, dtype=dtype, device="cpu", requires_grad=True)
 
         def vectors(rows: list[int]) -> list[Tensor]:
-            return [zeros(batch, n) for n in rows]
+            return [unread(batch, n) for n in rows]
 
         spec, states = self._spec, [self._spec.hidden_size] * len(self._spec.states)
-        extras = [zeros(*spec.extra_shape(e)) for e in spec.extras]
+        extras = [unread(*spec.extra_shape(e)) for e in spec.extras]
         given = [*vectors(self._widths), *vectors(self._of_u), *vectors(states), *extras]
-        given += [zeros(spec.rows, spec.hidden_size), zeros(spec.rows)]
-        return [*given, zeros(spec.rows, 1), zeros(spec.rows), *vectors(states), *vectors(self._widths)]
+        given += [unread(spec.rows, spec.hidden_size), unread(spec.rows)]
+        return [*given, unread(spec.rows, 1), unread(spec.rows), *vectors(states), *vectors(self._widths)]
 
     def check(self, batch: int) -> None:
         """Refuse a step that decides by a small type, or by whether there are biases: its graph is one for all."""
