@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gatedrnn.data import read_treebank
-from gatedrnn.studies.parsing import default_gate, default_layer, induced_trees, parse_sentences, read_gold
+from gatedrnn.studies.parsing import induced_trees, parse_sentences, read_gold
 from gatedrnn.training.run import Run, load_run, read_metrics
 from gatedrnn.trees import Gold, Span, agreement, gold_tree, score
 from gatedrnn.trees.baselines import left, right
@@ -31,8 +31,8 @@ Trees = Sequence[set[Span]]
 
 def f1(run: Run, gold: Sequence[Gold]) -> float:
     """Of its trees, protocol A, in percent."""
-    layer = default_layer(run.model)
-    readings = read_gold(run.model, run.vocabulary, gold, [layer], gate=default_gate(run.model))
+    layer = run.model.config.layer_of_trees
+    readings = read_gold(run.model, run.vocabulary, gold, [layer], gate=run.model.config.tree_gate)
     return score(induced_trees(readings, layer)["unbiased"], gold).A
 
 

@@ -21,6 +21,7 @@ from gatedrnn.data.config import PairDataConfig, ParallelDataConfig
 from gatedrnn.layers import RecurrentBase
 from gatedrnn.models import LanguageModelConfig, PairClassifierConfig, TranslationConfig
 from gatedrnn.models.grammar import GrammarConfig
+from gatedrnn.tasks import TASKS
 from gatedrnn.tasks.teacher import DistilConfig
 from gatedrnn.training.config import TrainingConfig
 
@@ -130,6 +131,15 @@ def config_table(kind: type) -> str:
     return table(["key", "type", "default", "meaning"], rows)
 
 
+def defaults_by_task() -> str:
+    """What a task trains with unless told otherwise, where that differs from language modelling."""
+    every = {name: to_dict(task.training) for name, task in TASKS.items()}
+    plain = to_dict(TrainingConfig())
+    keys = [key for key in plain if any(each[key] != plain[key] for each in every.values())]
+    rows = [[f"`{key}`", *(f"`{json.dumps(each[key])}`".replace('"', "") for each in every.values())] for key in keys]
+    return table(["key", *every], rows)
+
+
 def lexicon_table() -> str:
     """The grammar's terminals."""
     rows = [[f"`{symbol}`", f"`{tag}`", words] for symbol, (tag, words) in grammar.LEXICON.items()]
@@ -145,6 +155,7 @@ myst_substitutions = {
     "config_grammar": config_table(GrammarConfig),
     "config_model": config_table(LanguageModelConfig),
     "config_training": config_table(TrainingConfig),
+    "defaults_by_task": defaults_by_task(),
     "config_gates": config_table(Gates),
     "config_distil": config_table(DistilConfig),
     "grammar_rules": f"```text\n{grammar.RULES.strip()}\n```",

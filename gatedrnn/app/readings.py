@@ -13,15 +13,7 @@ from gatedrnn.data.prompt import prompt_ids, prompt_tokens
 from gatedrnn.models import generate
 from gatedrnn.plots.surprisal import surprisal_bars
 from gatedrnn.plots.trees import to_svg, tree_and_gates
-from gatedrnn.studies.parsing import (
-    MEAN,
-    Layer,
-    default_gate,
-    default_layer,
-    has_distances,
-    layer_named,
-    read_sentences,
-)
+from gatedrnn.studies.parsing import MEAN, Layer, has_distances, layer_named, read_sentences
 from gatedrnn.studies.parsing.lines import align_lines, surprisal_records
 from gatedrnn.training.run import Run
 from gatedrnn.trees import brackets, distances_to_spans
@@ -38,7 +30,7 @@ def layers(run: Run) -> list[str]:
     """Names of the layers that trees can be read from, the default first; none without master gates."""
     if not has_distances(run.model):
         return []
-    numbers, chosen = [str(k + 1) for k in range(len(run.model.layers))], str(default_layer(run.model))
+    numbers, chosen = [str(k + 1) for k in range(len(run.model.layers))], str(run.model.config.layer_of_trees)
     every = [*numbers, *([MEAN] if len(numbers) > 1 else [])]
     return [chosen, *(each for each in every if each != chosen)]
 
@@ -70,7 +62,9 @@ def read(run: Run, sentence: str, layer: str | None, mapped: bool) -> tuple[str,
     mapping = "number" if mapped else "exact"
     far = named if has_distances(run.model) else None
     lines = align_lines(run.vocabulary, [sentence], mapping if run.vocabulary.level == "word" else "exact")
-    (record,) = surprisal_records(run.model, run.vocabulary, lines, layer=far)
+    record = next(surprisal_records(run.model, run.vocabulary, lines, layer=far), None)
+    if record is None:  # a tokenizer may give no token
+        return "", "", "", []
     values = record["words"], record["surprisal_bits"], record["distances"], record["unknown"]
     rows = [
         [word, round(bits, 4), "" if distance is None else round(distance, 4), "no" if unknown else "yes"]
@@ -88,12 +82,12 @@ def _tree(run: Run, words: list[str], layer: Layer | None) -> tuple[str, str]:
     if not has_distances(run.model):
         cell = escape(run.config.model.cell)
         return f"<p>No tree: trees are read from master gates, and the cell {cell} has none (onlstm has them).</p>", ""
-    chosen = default_layer(run.model) if layer is None else layer
+    chosen = run.model.config.layer_of_trees if layer is None else layer
     ids = run.vocabulary.encode_foreign(words, run.config.data.mapping)
     eos, kept = run.vocabulary.ids[EOS], {}
     for gate in ("master_forget", "master_input"):
         (kept[gate],) = read_sentences(run.model, [ids], eos, [chosen], gate=gate, keep_gates=True)
-    (read,) = read_sentences(run.model, [ids], eos, [chosen], gate=default_gate(run.model))
+    (read,) = read_sentences(run.model, [ids], eos, [chosen], gate=run.model.config.tree_gate)
     distances = read.distances[chosen]
     spans = distances_to_spans(distances, "unbiased")
     gates = {

@@ -8,18 +8,7 @@ from gatedrnn.core.registry import Registry
 
 CELLS: Registry[Cell] = Registry(
     "cell",
-    {
-        "rnn": rnn.CELL,
-        "lstm": lstm.CELL,
-        "peephole": peephole.CELL,
-        "coupled": coupled.CELL,
-        "gru": gru.CELL,
-        "onlstm": onlstm.CELL,
-        "g2lstm": g2lstm.CELL,
-        "mgu": mgu.CELL,
-        "layernorm": layernorm.CELL,
-        "slstm": slstm.CELL,
-    },
+    {each.CELL.name: each.CELL for each in (rnn, lstm, peephole, coupled, gru, onlstm, g2lstm, mgu, layernorm, slstm)},
 )
 
 # what a pickled layer holds besides tensors: under weights_only=True only its class is left to allow, as of torch.nn.LSTM

@@ -4,6 +4,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 
 from gatedrnn.cells import CELLS
@@ -88,9 +89,6 @@ def _line(error: BaseException, place: Path) -> str:
     """Which line of the file an error came from, the last one that was reached."""
     if isinstance(error, SyntaxError) and error.filename == str(place):
         return f" in line {error.lineno}"
-    lines, frame = [], error.__traceback__
-    while frame is not None:
-        if Path(frame.tb_frame.f_code.co_filename) == place:
-            lines.append(frame.tb_lineno)
-        frame = frame.tb_next
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if Path(frame.f_code.co_filename) == place]
     return f" in line {lines[-1]}" if lines else ""

@@ -175,7 +175,7 @@ def _add_settings(parser: ArgumentParser, metadata: Mapping[str, Any]) -> None:
         parser.add_argument(f"--{metadata['switch']}", action="store_true", help=metadata["help"])
     for name, of_field in metadata["names"].items():
         default = next(each.default for each in fields(of) if each.name == of_field)
-        form = "g" if isinstance(default, int | float) else ""
+        form = "g" if isinstance(default, float) else ""
         shown = f" [{default:{form}}]" if isinstance(default, int | float | str) else ""
         text = " ".join(told[of_field].split()).rstrip(".").replace("`", "").replace("%", "%%") + shown
         hint = str if name in metadata["reads"] else hints[of_field]

@@ -1,5 +1,6 @@
 """Frozen dataclasses from and to plain YAML values, strictly: an unknown key raises and names the nearest known one."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -21,11 +22,25 @@ def from_dict(kind: type[T], values: Any, owner: str) -> T:
     Args: owner: where the values stand ("model"), for messages.
     Raises: ArgumentError: not a mapping, an unknown key (names the nearest known one), or a value of the wrong type or range.
     """
+    return kind(**{key: convert(hint, value, name) for key, hint, value, name in _entries(kind, values, owner)})
+
+
+def check_part(kind: type, values: Any, owner: str) -> None:
+    """Keys and types of a part of the values of the dataclass `kind`, which others are to complete. Raises: as `from_dict`."""
+    for _, hint, value, name in _entries(kind, values, owner):
+        of: Any = next(filter(is_dataclass, get_args(hint) or (hint,)), None)
+        if of and value is not None:
+            check_part(of, value, name)
+        else:
+            convert(hint, value, name)
+
+
+def _entries(kind: type, values: Any, owner: str) -> Iterator[tuple[str, Any, Any, str]]:
+    """Key, type, value and name of each. Raises: ArgumentError: no mapping, or an unknown key."""
     if not isinstance(values, dict):
         raise ArgumentError(owner, "must be a mapping of keys to values", repr(values), "Write `key: value` lines")
     hints = get_type_hints(kind)
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    built = {}
     complete, types = getattr(kind, "completed", None), getattr(kind, "types", None)
     values = complete(values) if complete else values  # defaults that depend on other values
     hints |= types(values) if types else {}  # as classes may
@@ -33,8 +48,7 @@ def from_dict(kind: type[T], values: Any, owner: str) -> T:
         name = f"{owner}.{key}" if owner else str(key)
         if key not in known:
             raise ArgumentError(name, "unknown key", None, nearest(str(key), known))
-        built[key] = convert(hints[key], value, name)
-    return kind(**built)
+        yield key, hints[key], value, name
 
 
 def convert(hint: Any, value: Any, owner: str) -> Any:

@@ -8,6 +8,7 @@ the same one at each place. Sentences longer than MAX_WORDS are drawn again.
 import random
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from nltk.tree import Tree
@@ -90,13 +91,10 @@ def _expand() -> dict[str, list[tuple[float, tuple[str, ...]]]]:
         left, weight, *right = line.split()
         text = " ".join([left, *right])
         marks = [mark for mark in "#@" if mark in text]
-        choices = [{}]
-        for mark in marks:
-            choices = [choice | {mark: number} for choice in choices for number in NUMBERS]
         free = [mark for mark in marks if mark not in left]
-        for choice in choices:
+        for numbers in product(NUMBERS, repeat=len(marks)):
             symbols = text
-            for mark, number in choice.items():
+            for mark, number in zip(marks, numbers, strict=True):
                 symbols = symbols.replace(mark, number)
             head, *rest = symbols.split()
             rules.setdefault(head, []).append((float(weight) / 2 ** len(free), tuple(rest)))

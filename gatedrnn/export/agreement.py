@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from gatedrnn.data import EOS
 from gatedrnn.models import surprisals
-from gatedrnn.studies.parsing import GATES, MEAN, default_gate, default_layer, has_distances, read_sentences
+from gatedrnn.models.surprisal import window_losses
+from gatedrnn.studies.parsing import GATES, MEAN, has_distances, read_sentences
 from gatedrnn.training.run import Run
 from gatedrnn.trees import Span, distances_to_spans
 
@@ -34,8 +36,8 @@ def readings_of(run: Run, sentences: Sequence[list[int]]) -> Readings:
     bits = list(surprisals(run.model, sentences, eos))
     if not _has_trees(run):
         return Readings(bits, [])
-    layer = default_layer(run.model)
-    read = read_sentences(run.model, sentences, eos, [layer], gate=default_gate(run.model))
+    layer = run.model.config.layer_of_trees
+    read = read_sentences(run.model, sentences, eos, [layer], gate=run.model.config.tree_gate)
     return Readings(bits, [distances_to_spans(each.distances[layer], "unbiased") for each in read])
 
 
@@ -55,27 +57,22 @@ def readings_by_graph(run: Run, graph: bytes, sentences: Sequence[list[int]]) ->
         for each in session.get_inputs()
         if each.name not in ("tokens", "lengths")
     }
-    eos, layer = run.vocabulary.ids[EOS], default_layer(run.model) if _has_trees(run) else None
+    eos, layer = run.vocabulary.ids[EOS], run.model.config.layer_of_trees if _has_trees(run) else None
     every = range(1, len(run.model.layers) + 1) if layer == MEAN else [] if layer is None else [layer]
-    gate = default_gate(run.model)
+    gate = run.model.config.tree_gate
     traced = [f"{name}_{k}" for k in every for name in (GATES[:2] if gate == "both" else (gate,))]
     bits, trees = [], []
     for ids in sentences:
         tokens = np.array([eos, *ids], np.int64)[:, None]
         found: Any = session.run(["logits", *traced], {"tokens": tokens, "lengths": np.array([len(tokens)]), **states})
-        bits.append(_bits(found[0][:, 0].astype(np.float64), [*ids, eos]))
+        losses_T1 = window_losses(torch.from_numpy(found[0]).double(), torch.tensor([*ids, eos])[:, None])
+        bits.append((losses_T1[:, 0] / math.log(2)).tolist())
         if every:
             means = [values[1:, 0].astype(np.float64).mean(-1) for values in found[1:]]
             signed = [1 - mean if "forget" in name else mean for name, mean in zip(traced, means, strict=True)]
             distances = np.mean(signed, 0)
             trees.append(distances_to_spans(distances.tolist(), "unbiased"))
     return Readings(bits, trees)
-
-
-def _bits(logits_TV: np.ndarray, targets: list[int]) -> list[float]:
-    most_T = logits_TV.max(1)
-    sums_T = np.log(np.exp(logits_TV - most_T[:, None]).sum(1)) + most_T
-    return ((sums_T - logits_TV[np.arange(len(targets)), targets]) / math.log(2)).tolist()
 
 
 def alike(one: Readings, other: Readings) -> bool:
@@ -85,7 +82,7 @@ def alike(one: Readings, other: Readings) -> bool:
 
 
 def _half_unit(value: float) -> float:
-    return 0.5 * 10 ** (math.floor(math.log10(max(abs(value), 1.0))) - 2) if value >= 1 else 5e-4
+    return 0.5 * 10 ** (math.floor(math.log10(value)) - 2) if value >= 1 else 5e-4
 
 
 def smallest(run: Run, forms: dict[str, Callable[[], bytes]], sentences: Sequence[list[int]]) -> tuple[str, bytes]:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import io
 import shutil
 import subprocess
 import tarfile
@@ -91,12 +92,9 @@ def _unpacked(package: bytes) -> dict[str, bytes]:
     if not _is(package, TARBALL):
         got, advice = f"{len(package):,} bytes with another SHA-512", f"Download {URL} and give it with --runtime"
         raise DataError("export --runtime", f"must be the package of {PACKAGE} {VERSION}", got, advice)
-    with tempfile.TemporaryFile() as stream:
-        stream.write(package)
-        stream.seek(0)
-        with tarfile.open(fileobj=stream) as archive:
-            members = {name: archive.extractfile(f"package/dist/{name}") for name in FILES}
-            return {name: member.read() for name, member in members.items() if member is not None}
+    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+        members = {name: archive.extractfile(f"package/dist/{name}") for name in FILES}
+        return {name: member.read() for name, member in members.items() if member is not None}
 
 
 def _fetched() -> bytes:

@@ -18,7 +18,7 @@ from gatedrnn.export.agreement import in_float16, smallest
 from gatedrnn.export.runtime import runtime_files
 from gatedrnn.export.writing import onnx, require
 from gatedrnn.models import generate
-from gatedrnn.studies.parsing import default_gate, default_layer, has_distances
+from gatedrnn.studies.parsing import has_distances
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training.run import Run, best_record
 from gatedrnn.training.scores import MEASURED, compressed_perplexity
@@ -124,8 +124,8 @@ def _about(run: Run) -> dict[str, Any]:
         "perplexity": perplexity,
         "perplexity_of": told,
         "masters": has_distances(run.model),
-        "default_layer": default_layer(run.model),
-        "gate": default_gate(run.model),
+        "default_layer": run.model.config.layer_of_trees,
+        "gate": run.model.config.tree_gate,
         "states": states,
         "outputs": [f"{layer.spec.states[0]}_{k}" for k, layer in enumerate(layers, 1)],
         "version": __version__,

@@ -37,8 +37,8 @@ class Gates:
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        _temperature("Gates.temperature", self.temperature)
-        _temperature("Gates.evaluation_temperature", self.evaluation_temperature)
+        temperature("Gates.temperature", self.temperature)
+        temperature("Gates.evaluation_temperature", self.evaluation_temperature)
         probability("Gates.noise_probability", self.noise_probability)
         boolean("Gates.straight_through", self.straight_through)
         if self.names is not None:
@@ -54,7 +54,8 @@ class Gates:
         return self.temperature if training else self.evaluation_temperature
 
 
-def _temperature(owner: str, value: float) -> None:
+def temperature(owner: str, value: float) -> None:
+    """Raises ArgumentError: no τ, or one that float32 cannot divide by."""
     held = torch.finfo(torch.float32)
     if not held.tiny <= 1.0 / positive_number(owner, value) <= held.max:
         raise ArgumentError(owner, "must have an inverse that float32 can hold", repr(value), "Give 1e-3 … 1e3")

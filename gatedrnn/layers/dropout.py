@@ -12,16 +12,22 @@ from gatedrnn.core.torch_internals import functorch_active
 _LEAST_SHARE = 1 / 512  # of elements, dropped or kept, that a mask of 16 bits meets well: as 128 ± 0.5 of its steps
 
 
+class _Dropout(nn.Module):
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = probability(f"{type(self).__name__}.p", p)
+
+    def extra_repr(self) -> str:
+        """The rate, for repr."""
+        return f"p={self.p}"
+
+
 @final
-class LockedDropout(nn.Module):
+class LockedDropout(_Dropout):
     """Dropout with one mask for all time steps (Gal & Ghahramani 2016).
 
     Args: p: probability that a feature of a sequence is dropped.
     """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = probability("LockedDropout.p", p)
 
     def forward(self, input: Tensor) -> Tensor:
         """[T, B, D] → [T, B, D], the same [B, D] mask at every step."""
@@ -29,22 +35,14 @@ class LockedDropout(nn.Module):
             return input
         return input * F.dropout(torch.ones_like(input[:1]), self.p)
 
-    def extra_repr(self) -> str:
-        """The rate, for repr."""
-        return f"p={self.p}"
-
 
 @final
-class EmbeddingDropout(nn.Module):
+class EmbeddingDropout(_Dropout):
     """Drops whole words: a dropped word is zero everywhere in the batch.
 
     This equals dropping rows of the embedding's weights, but touches only the rows of words in the batch.
     Args: p: probability that a word is dropped.
     """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = probability("EmbeddingDropout.p", p)
 
     def forward(self, embedded_TBE: Tensor, tokens_TB: Tensor, vocabulary_size: int) -> Tensor:
         """Embedded words [T, B, E] of ids [T, B] → the same, dropped words zero and the rest scaled by 1 / (1 − p)."""
@@ -52,10 +50,6 @@ class EmbeddingDropout(nn.Module):
             return embedded_TBE
         mask_V1 = F.dropout(embedded_TBE.new_ones(vocabulary_size, 1), self.p)
         return embedded_TBE * F.embedding(tokens_TB, mask_V1)
-
-    def extra_repr(self) -> str:
-        """The rate, for repr."""
-        return f"p={self.p}"
 
 
 def dropped_weight(weight: Tensor, p: float) -> Tensor:

@@ -100,7 +100,10 @@ class RecurrentBase(nn.Module, ABC):
             rule = "make_spec must return a Spec"
             raise ArgumentError(f"cell {self.cell.name}", rule, f"a {type(spec).__name__}", "Mend make_spec")
         self.spec = spec.with_gates(self.gates)
-        self.spec.perturbed(self.gates)
+        if not self.spec.perturbed(self.gates) and self.gates not in (Gates(), self.cell.gates):
+            raise ArgumentError(
+                f"{owner}.gates", "needs a cell with gates to perturb", repr(self.gates), "Leave it out"
+            )
         self.proj_size = _projectable(owner, self.cell, self.spec, proj_size)
         if dtype is not None:
             _check_dtype(owner, dtype)
@@ -155,7 +158,7 @@ class RecurrentBase(nn.Module, ABC):
         Args:
             input: [T, B, D], [B, T, D] if `batch_first`, [T, D] unbatched, or a PackedSequence.
             hx: initial states, each [layers·directions, B, H] (no B if unbatched), h_0 [.., J] if projected: one tensor for
-                cells whose only state is h, else a tuple (h_0, c_0); None for zeros.
+                cells whose only state is h, else a tuple of the states in order, as (h_0, c_0); None for zeros.
             lengths: number of valid steps in each row, integers [B] in 1…T, any order; output and gates are 0 beyond them.
             return_gates: also return the trace, of all gates or of the named ones; None is taken as False.
             noise: gate noise by layer and direction, as `sample_noise` draws it; None to draw it here in training.

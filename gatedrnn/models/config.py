@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from gatedrnn.cells import CELLS
 from gatedrnn.core.checks import nearest, one_of, positive_int, probability
@@ -24,6 +24,9 @@ OLD_KEYS = ("chunk_size", "split_points", "peephole", "reset_after", "nonlineari
 @dataclass(frozen=True)
 class CellSection:
     """What sections of a configuration have in common that name a cell, its options and its gates, widths and dropouts."""
+
+    advised: ClassVar[bool] = True
+    """Whether options of the cell have its defaults for language models, not those of its layer."""
 
     def _check(self: Any) -> None:
         """Fill in the cell's options. Raises: ArgumentError: a value is out of range or is not read by the cell."""
@@ -53,7 +56,7 @@ class CellSection:
     def _all_options(self: Any) -> dict[str, Any]:
         """Every option of the cell. Raises: ArgumentError: one is unknown, another cell's, or not of its default's type."""
         cell = CELLS[self.cell]
-        found = cell.options | cell.advised
+        found = cell.options | (cell.advised if self.advised else {})
         for name, value in convert(dict[str, Any], self.options, "model.options").items():
             owner = f"model.options.{name}"
             if name in found:
@@ -154,7 +157,7 @@ class LanguageModelConfig(CellSection):
 
     @property
     def layer_of_trees(self) -> int | str:
-        """The layer whose distances make trees unless another is named."""
+        """The layer whose distances make trees: `tree_layer`, else the second, as in the paper, or the only one."""
         return self.tree_layer or min(2, len(self.hidden_sizes))
 
     def _check_trees(self) -> None:
@@ -200,7 +203,7 @@ class PairClassifierConfig(CellSection):
         hidden_sizes: hidden units of each layer of the encoder, first to last.
         bidirectional: whether each layer reads a sentence in both directions.
         head_size: hidden units of the head; 0 for the size of the last layer.
-        options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default.
+        options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default for language models.
         gates: temperature and noise; null, or a key left out, for the cell's default.
         embedding_dropout: probability that a word's whole embedding is dropped.
         input_dropout: locked, on the embedded input.
@@ -246,7 +249,7 @@ class TranslationConfig(CellSection):
         hidden_sizes: hidden units of each layer of the encoder; the first layer is bidirectional.
         decoder_sizes: hidden units of each layer of the decoder; attention follows the first layer.
         tied: the output layer shares the weights of the target's embedding.
-        options: options of the cell, such as {chunk_size: 10}; an option left out has the cell's default.
+        options: options of the cell, such as {chunk_size: 8}; an option left out has the layer's default.
         gates: temperature and noise; null, or a key left out, for the cell's default.
         embedding_dropout: probability that a token's whole embedding is dropped.
         input_dropout: locked, on embedded inputs of both sides.
@@ -257,6 +260,8 @@ class TranslationConfig(CellSection):
 
     Raises: ArgumentError: a value is out of range or is not read by the cell.
     """
+
+    advised: ClassVar[bool] = False
 
     vocabulary_size: int | None = None
     target_size: int | None = None
@@ -314,7 +319,7 @@ def _shown(gate: str) -> str:
 
 
 def _unread(cell: Any, sizes: Collection[int] = ()) -> set[str]:
-    """What this cell does not read: "options.NAME" of other cells' options, and "gates" where it has none to perturb.
+    """What this cell does not read: "options.NAME" of other cells' options, and settings of gates that it does not have.
 
     Args: sizes: hidden sizes; the first that the cell has, with its default options, is asked for its gates.
     """
@@ -322,4 +327,10 @@ def _unread(cell: Any, sizes: Collection[int] = ()) -> set[str]:
         return set()
     others = {f"options.{name}" for other in CELLS for name in CELLS[other].options if name not in CELLS[cell].options}
     spec = CELLS[cell].example(sizes=sizes)
-    return others if spec is None or spec.perturbed(Gates()) else {*others, "gates"}
+    if spec is None:
+        return others
+    named = {gate.name for gate in spec.gates}
+    left = set() if spec.perturbed(Gates()) else {"gates"}
+    left |= set() if "master_forget" in named else {"master_bias", "tree_layer", "tree_gate"}
+    left |= set() if "forget_gate" in named else {"forget_bias"}
+    return others | left | ({"master_bias", "forget_bias"} if spec.normalised else set())

@@ -12,6 +12,7 @@ from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.models.finite import finite
 from gatedrnn.models.language_model import LanguageModel
+from gatedrnn.models.surprisal import evaluating
 
 _NUCLEUS = 1024  # tokens among which a nucleus is looked for first
 
@@ -30,6 +31,7 @@ def generate(
     """Sample ids without end, one at a time, from softmax(logits / temperature), the state carried.
 
     Args:
+        model: in any mode; it is read in evaluation mode.
         prompt: the ids before the sampled ones, at least one (`<eos>` begins a text).
         temperature: above 0; small is greedy.
         top_k: sample from the k most probable only, None for all.
@@ -45,19 +47,25 @@ def generate(
         positive_int("generate.top_k", top_k)
     if not 0 < top_p <= 1:
         raise ArgumentError("generate.top_p", "must lie in (0, 1]", top_p, "Give a number such as 0.9")
+    if not prompt:
+        raise ArgumentError("generate.prompt", "must have at least one id", "none", "Begin with that of <eos>")
     excluded, size = sorted(set(exclude)), model.embedding.num_embeddings
     if len(excluded) >= size or not all(0 <= i < size for i in excluded):
         rule, got = f"must be ids in 0…{size - 1}, and not all of them", f"{len(excluded)} ids"
         raise ArgumentError("generate.exclude", rule, got, "Leave some ids out of exclude")
     device = model.embedding.weight.device
-    output = model(torch.tensor(prompt, device=device)[:, None])
+    with evaluating(model):
+        if len(prompt) > 1:  # without the logits of what is given
+            states = model.advance(torch.tensor(prompt[:-1], device=device)[:, None])[1]
+        output = model(torch.tensor([prompt[-1:]], device=device), states if len(prompt) > 1 else None)
     while True:
         logits_V = finite("generate.logits", output.logits[-1, 0].double().cpu())
         logits_V[excluded] = -torch.inf
         weights_V = sampling_weights(logits_V, temperature, top_k, top_p)
         token = int(torch.multinomial(weights_V, 1, generator=generator))
         yield token
-        output = model(torch.tensor([[token]], device=device), output.states)
+        with evaluating(model):
+            output = model(torch.tensor([[token]], device=device), output.states)
 
 
 def sampling_weights(logits_V: Tensor, temperature: float, top_k: int | None = None, top_p: float = 1.0) -> Tensor:

@@ -24,13 +24,14 @@ _LOGITS = 8 << 20
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """`model` in evaluation mode, afterwards in the mode it was in."""
-    training = model.training
+    """`model` in evaluation mode, afterwards each part of it in the mode that it was in."""
+    training = {part: part.training for part in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for part, mode in training.items():
+            part.training = mode
 
 
 def surprisals(

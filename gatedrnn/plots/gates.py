@@ -104,7 +104,8 @@ def gates_of_words(words: Sequence[str], rows: Mapping[str, Sequence[float]]) ->
 
     Args: words: the columns; rows: values in [0, 1] by the row's name, drawn from the top.
     """
-    figure = Figure(figsize=(0.72 * len(words) + 2.2, 0.3 * len(rows) + 0.9), layout="constrained")
+    tilted = 0.04 * max(map(len, words), default=0)  # inches that a tilted word may need above the table
+    figure = Figure(figsize=(0.72 * len(words) + 2.2 + tilted, 0.3 * len(rows) + 0.9 + tilted), layout="constrained")
     axes = figure.add_subplot()
     _shades(axes, np.asarray(list(rows.values()), dtype=float).reshape(len(rows), len(words)))
     _word_ticks(axes, words)

@@ -106,11 +106,17 @@ def curve(epochs: Sequence[int], series: Mapping[str, Sequence[float]]) -> Figur
     return figure
 
 
+_AS_TEXT: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "gatedrnn"}  # as text, not as outlines of letters
+
+
 def to_svg(figure: Figure) -> str:
     """A figure as an inline SVG element: text as text, reproducible bytes."""
     stream = io.StringIO()
-    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "gatedrnn", "font.family": "sans-serif"}
-    with matplotlib.rc_context(style), warnings.catch_warnings():
+    with (
+        matplotlib.rc_context(_AS_TEXT),
+        matplotlib.rc_context({"font.family": "sans-serif"}),
+        warnings.catch_warnings(),
+    ):
         warnings.filterwarnings("ignore", _MISSING)  # what reads the text has fonts of its own
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = stream.getvalue()
@@ -120,7 +126,7 @@ def to_svg(figure: Figure) -> str:
 def save(figure: Figure, path: Path, kind: str | None = None) -> None:
     """Write a figure as PNG, PDF or SVG: `kind`, else by the file's ending."""
     fit_fonts(figure)
-    with warnings.catch_warnings():
+    with matplotlib.rc_context(_AS_TEXT), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # `fit_fonts` has told them all at once
         figure.savefig(path, dpi=160, facecolor="white", format=kind)
 

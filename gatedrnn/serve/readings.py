@@ -6,15 +6,7 @@ from typing import Any
 from gatedrnn.serve.http import RefusedError
 from gatedrnn.serve.limits import Limits
 from gatedrnn.serve.schema import ParseBody, SurprisalBody
-from gatedrnn.studies.parsing import (
-    Layer,
-    align_lines,
-    default_gate,
-    default_layer,
-    layer_named,
-    parse_lines,
-    surprisal_records,
-)
+from gatedrnn.studies.parsing import Layer, align_lines, layer_named, parse_lines, surprisal_records
 from gatedrnn.training.run import Run
 
 Work = Callable[[], Iterable[dict[str, Any]]]
@@ -29,8 +21,8 @@ def parsing(run: Run, body: ParseBody, limits: Limits) -> Work:
     lines = _lines(body.text)
     sizes = [len(run.vocabulary.tokens(line)) for line in lines]
     _check(sum(max(1, size) for size in sizes), any(sizes), limits)
-    layer = default_layer(run.model) if body.layer is None else _layer(body.layer)
-    how = {"layer": layer, "gate": body.gate or default_gate(run.model)}
+    layer = run.model.config.layer_of_trees if body.layer is None else _layer(body.layer)
+    how = {"layer": layer, "gate": body.gate or run.model.config.tree_gate}
     how["algorithm"], how["mapping"] = body.algorithm, body.mapping or run.config.data.mapping
     return lambda: (parsed.record() | how for parsed in parse_lines(run.model, run.vocabulary, lines, **how))
 

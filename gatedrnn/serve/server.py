@@ -2,10 +2,8 @@
 
 import ipaddress
 import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
 
 from gatedrnn.core.errors import ArgumentError
 
@@ -31,19 +29,11 @@ _BACKLOG = 1024
 
 
 class _Server(uvicorn.Server):
-    """Ends the engine before it waits for open requests, so that they are answered.
+    """Ends the engine before it waits for open requests, so that they are answered."""
 
-    Args: begun: called once requests are answered.
-    """
-
-    def __init__(self, config: uvicorn.Config, engine: Engine, begun: Callable[[], Any]) -> None:
+    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
         super().__init__(config)
-        self._engine, self._begun = engine, begun
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell."""
-        await super().startup(sockets)
-        self._begun()
+        self._engine = engine
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the engine, then the server."""
@@ -83,32 +73,17 @@ def serve(runs: Mapping[str, Run], limits: Limits, bound: socket.socket, name: s
 
     Args: name: of this machine, as requests call it beside its own names.
     """
-    server, engine = _server(runs, limits, bound, lambda: None, name)
+    server, engine = server_of(runs, limits, bound, name)
     with suppress(KeyboardInterrupt):  # which the library raises again once it has ended
         server.run(sockets=[bound])
     engine.stop()
     return engine
 
 
-@contextmanager
-def serving(runs: Mapping[str, Run], limits: Limits | None = None) -> Iterator[tuple[str, Engine]]:
-    """Serve runs on a free port of this machine, in a thread: the address, and the engine."""
-    with bind(LOOPBACK, 0) as bound:
-        ready = threading.Event()
-        server, engine = _server(runs, limits or Limits(), bound, ready.set)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-        thread.start()
-        try:
-            ready.wait()
-            yield address(bound), engine
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def _server(
-    runs: Mapping[str, Run], limits: Limits, bound: socket.socket, begun: Callable[[], Any], name: str = LOOPBACK
-) -> tuple[_Server, Engine]:
+def server_of(
+    runs: Mapping[str, Run], limits: Limits, bound: socket.socket, name: str = LOOPBACK
+) -> tuple[uvicorn.Server, Engine]:
+    """The server on a socket, which its `run` starts, and the engine behind it."""
     engine, host = Engine(runs, limits), bound.getsockname()[0]
     app = Guard(create_app(engine), limits, {*_OWN_NAMES, host, name.lower()} if loopback(host) else None)
     config = uvicorn.Config(
@@ -122,4 +97,4 @@ def _server(
         timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=_GRACE,
     )
-    return _Server(config, engine, begun), engine
+    return _Server(config, engine), engine

@@ -22,7 +22,7 @@ from gatedrnn.core.forks import at_fork
 from gatedrnn.data import MAPPINGS, Aligned, align_words
 from gatedrnn.models.saving import holds_trained
 from gatedrnn.spacy_component.constituents import LABEL, add_extensions
-from gatedrnn.studies.parsing import GATES, Layer, default_layer, has_distances, layer_named, parse_sentences
+from gatedrnn.studies.parsing import GATES, Layer, has_distances, layer_named, parse_sentences
 from gatedrnn.studies.parsing import surprisal_records as read
 from gatedrnn.training.run import LISTED, METRICS_FILE, Run, load_run, without_paths, write_trained
 from gatedrnn.trees import ALGORITHMS
@@ -195,7 +195,7 @@ class Component(Pipe):
         """Distances as `parse` reads them."""
         run = self.run
         seen = [tokens for sentence in sentences if (tokens := [token for token in sentence if not token.is_space])]
-        layer = default_layer(run.model) if self.layer is None else self.layer
+        layer = run.model.config.layer_of_trees if self.layer is None else self.layer
         how: dict[str, Any] = {"layer": layer, "gate": self.gate, "algorithm": self.algorithm}
         words = ([token.text for token in tokens] for tokens in seen)
         parses = parse_sentences(

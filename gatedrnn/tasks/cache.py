@@ -10,8 +10,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gatedrnn.core.checks import positive_int, positive_number
+from gatedrnn.core.checks import positive_int, positive_number, probability
 from gatedrnn.core.errors import ArgumentError
+
+_STEEPEST = 1e100  # θ: the scores of more might be no numbers of float64
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,11 @@ class Cache:
 
     def __post_init__(self) -> None:
         positive_int("cache.window", self.window)
-        positive_number("cache.theta", self.theta)
-        if not 0 <= self.lambda_ < 1:
+        if positive_number("cache.theta", self.theta) > _STEEPEST:
+            raise ArgumentError(
+                "cache.theta", f"must be at most {_STEEPEST:g}", self.theta, "Give a number such as 0.5"
+            )
+        if probability("cache.lambda", self.lambda_) == 1:
             raise ArgumentError("cache.lambda", "must lie in [0, 1)", self.lambda_, "Give a number such as 0.1")
 
 
@@ -47,8 +52,7 @@ class CacheMemory:
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
-        self._hidden_MBH: Tensor | None = None
-        self._next_MB: Tensor | None = None
+        self._kept: tuple[Tensor, Tensor] | None = None  # hidden states [M, B, H], and what followed them [M, B]
 
     def mix(self, losses_TB: Tensor, hidden_TBH: Tensor, targets_TB: Tensor) -> Tensor:
         """Losses of model and cache together, and remember the window.
@@ -61,20 +65,17 @@ class CacheMemory:
         Returns: −log((1 − λ) P_model + λ P_cache) [T, B].
         """
         steps, window = len(targets_TB), self.cache.window
-        if self._hidden_MBH is None or self._next_MB is None:
-            keys_KBH, next_KB = hidden_TBH, targets_TB
-        else:
-            keys_KBH = torch.cat([self._hidden_MBH, hidden_TBH])
-            next_KB = torch.cat([self._next_MB, targets_TB])
+        hidden_MBH, next_MB = self._kept or (hidden_TBH[:0], targets_TB[:0])
+        keys_KBH, next_KB = torch.cat([hidden_MBH, hidden_TBH]), torch.cat([next_MB, targets_TB])
         now_T1 = torch.arange(len(next_KB) - steps, len(next_KB), device=targets_TB.device)[:, None]
         place_K = torch.arange(len(next_KB), device=targets_TB.device)
         visible_TK = (place_K < now_T1) & (place_K >= now_T1 - window)
-        scores_BTK = self.cache.theta * (hidden_TBH.transpose(0, 1) @ keys_KBH.permute(1, 2, 0))
-        scores_BTK = scores_BTK.double().masked_fill(~visible_TK, -math.inf)
+        scores_BTK = (hidden_TBH.transpose(0, 1) @ keys_KBH.permute(1, 2, 0)).double().mul_(self.cache.theta)
+        scores_BTK = scores_BTK.masked_fill(~visible_TK, -math.inf)
         matches_BTK = targets_TB.t()[:, :, None] == next_KB.t()[:, None, :]
         matched_TB = scores_BTK.masked_fill(~matches_BTK, -math.inf).logsumexp(-1).t()
         cached_TB = matched_TB - scores_BTK.logsumexp(-1).t()
-        self._hidden_MBH, self._next_MB = keys_KBH[-window:], next_KB[-window:]
+        self._kept = keys_KBH[-window:], next_KB[-window:]
         share = torch.tensor(self.cache.lambda_, dtype=torch.float64, device=losses_TB.device)
         mixed_TB = torch.logaddexp(torch.log1p(-share) - losses_TB, share.log() + cached_TB)
         return torch.where(visible_TK.any(-1)[:, None], -mixed_TB, losses_TB)

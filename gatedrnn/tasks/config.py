@@ -1,9 +1,12 @@
 """The section `training` of a run: what the loop and its tasks read."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from gatedrnn.core.checks import one_of, positive_int, positive_number, probability
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.gates.gates import temperature
 from gatedrnn.sequence import choices
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -50,7 +53,7 @@ class TrainingConfig:
         temporal_penalty: β of TAR: factor of the penalty on the squared change of the last layer's output.
         adversarial_softmax: α of AdvSoft: in the training loss, each target's output embedding w is moved against the decoder's
             input by α times the length of w; 0 to switch it off.
-        average_interval: averaging of weights starts after the first epoch that is no better than the best one before the last so
+        average_interval: averaging of weights starts after the first epoch that is worse than the best one before the last so
             many (NT-ASGD, with sgd); null for never.
         average_epoch: averaging of weights starts at the end of this epoch at the latest; null for never.
         average_decay: averages are exponential: after each step the average keeps this share of itself. Without average_interval
@@ -115,7 +118,7 @@ class TrainingConfig:
         for name in ("learning_rate", "checkpoint_minutes", *(["minutes"] if self.minutes is not None else [])):
             positive_number(f"training.{name}", getattr(self, name))
         if self.final_temperature is not None:
-            positive_number("training.final_temperature", self.final_temperature)
+            temperature("training.final_temperature", self.final_temperature)
         if self.final_noise_probability is not None:
             probability("training.final_noise_probability", self.final_noise_probability)
         for name in ("weight_decay", "gradient_clip", "plateau_threshold", "activation_penalty", "temporal_penalty"):
@@ -159,6 +162,23 @@ class TrainingConfig:
             rule = "needs schedule: one_cycle and optimizer: adam or adamw"
             got = f"{self.schedule} and {self.optimizer}"
             raise ArgumentError("training.peak_beta", rule, got, "Leave it out")
+
+    @staticmethod
+    def without_clashes(values: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
+        """`values` without those that an optimiser, a schedule or a unit among `given` forbids, unless given too.
+
+        Args: given: keys of options, as "training.unit".
+        """
+        if not {"training.optimizer", "training.schedule", "training.unit"}.intersection(given):
+            return values
+        left = set[str]()
+        if values.get("unit") == "sentence":
+            left |= {"random_lengths", "partial_shuffle", "reset_probability"}
+        if values.get("schedule") != "one_cycle" or values.get("optimizer") == "sgd":
+            left.add("peak_beta")
+        if values.get("schedule") == "one_cycle":
+            left.add("warmup_steps")
+        return {key: value for key, value in values.items() if key not in left or f"training.{key}" in given}
 
 
 def _at_least_0(name: str, value: float, advice: str) -> None:

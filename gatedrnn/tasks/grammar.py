@@ -1,7 +1,7 @@
 """Grammar: learn the rules of a context-free grammar from sentences alone, by the likelihood of each sentence."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, final
@@ -26,7 +26,6 @@ from gatedrnn.data.vocabulary import VOCABULARY_FILE
 from gatedrnn.models.grammar import LONGEST, SPANS_AT_ONCE, Grammar, GrammarConfig
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import WINDOWS, TrainingConfig
-from gatedrnn.tasks.gates import LayerGates, WordGates
 from gatedrnn.tasks.of_corpus import OfCorpus
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
 from gatedrnn.tasks.text import on
@@ -50,6 +49,10 @@ class Likelihood:
     sentences: int
     words: int
     left_out: int
+
+
+def _no_gates(*_: Any, **__: Any) -> NoReturn:
+    raise ArgumentError("gates", "needs a model with gates", "a run of grammar", "Name a run of another task")
 
 
 @final
@@ -148,15 +151,7 @@ class GrammarInduction(OfCorpus):
         found = likelihood(model, text["text"][:most], held.ids[EOS])
         return found.perplexity, found.words
 
-    @staticmethod
-    def gates(model: Any, held: Vocabulary, text: Corpus, batch_size: int) -> Iterator[list[LayerGates]]:
-        """A grammar has none. Raises: ArgumentError."""
-        _no_gates()
-
-    @staticmethod
-    def gates_by_word(model: Any, held: Vocabulary, sentence: str, mapping: str) -> WordGates:
-        """A grammar has none. Raises: ArgumentError."""
-        _no_gates()
+    gates = gates_by_word = staticmethod(_no_gates)
 
 
 @torch.no_grad()
@@ -182,7 +177,3 @@ def likelihood(model: nn.Module, tokens: np.ndarray, eos: int) -> Likelihood:
         advice = "The model holds NaN or infinity, or is not trained: train again"
         raise CheckpointError("perplexity", "must be finite", f"a loss of {loss:g} nats a word", advice)
     return Likelihood(math.exp(loss), loss, total / count, count, words, len(every) - count)
-
-
-def _no_gates() -> NoReturn:
-    raise ArgumentError("gates", "needs a model with gates", "a run of grammar", "Name a run of another task")

@@ -14,7 +14,7 @@ def penalties(
     """AR and TAR: α · mean(dropped output²) + β · mean((h_t − h_{t−1})²) of the last layer.
 
     Equations: Merity, McCann & Socher 2017 (Revisiting activation regularization), as AWD-LSTM uses them; means over the
-    steps that count, of the whole batch where this is a part of one.
+    steps that count, of the whole batch where this is a part of one; of a stream over all steps, padding at its end included.
 
     Args: lengths_B: the batch's, on the device.
     """

@@ -6,6 +6,7 @@ Dimensions: T steps of a window, B batch.
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gatedrnn.core.checks import positive_number
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Vocabulary, windows
 from gatedrnn.data.batching import PAD_TARGET
@@ -22,6 +24,7 @@ from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating, token_losses, window_losses
 from gatedrnn.tasks.cache import Cache, CacheMemory
 from gatedrnn.tasks.dynamic import Dynamic, adapting
+from gatedrnn.weights.compressed import compressed
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def evaluate(
     Raises: DataError: no token. CheckpointError: the perplexity is not finite. ArgumentError: a size is not positive,
         `reset` comes with `cache`, `dynamic` or a temperature, or the temperature is so low that the perplexity is no number.
     """
+    positive_number("evaluate.temperature", temperature)
     if reset and (cache or dynamic):
         rule = "cannot be combined with a cache or dynamic evaluation, which continue from sentence to sentence"
         advice = "Leave out reset, or the cache and dynamic evaluation"
@@ -139,9 +143,9 @@ def _adaptive(
     cache: Cache | None,
     dynamic: Dynamic | None,
 ) -> tuple[float, int]:
-    """The same with logits divided by a temperature, with a cache, and with dynamic evaluation, which makes weights dense."""
-    if dynamic and isinstance(model, LanguageModel):
-        model.expand()
+    """The same with logits divided by a temperature, with a cache, and with dynamic evaluation, on a copy if it is compressed."""
+    if dynamic and isinstance(model, LanguageModel) and any(map(compressed, model.own_state_dict().values())):
+        model = deepcopy(model).expand()
     total, count, states = 0.0, 0, None
     memory = CacheMemory(cache) if cache else None
     with adapting(model, dynamic) if dynamic else nullcontext() as learn:

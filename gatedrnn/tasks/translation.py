@@ -303,15 +303,6 @@ def _translated(
         yield tokens.get(k, []), found.get(k, [])
 
 
-def bleu(hypotheses: list[str], references: list[str], tokenize: str = "13a") -> dict[str, Any]:
-    """Corpus BLEU and chrF by sacrebleu, with its signatures.
-
-    Args: tokenize: sacrebleu's; none for text that is tokenised already.
-    Raises: ArgumentError: sacrebleu is not installed.
-    """
-    return _scores(_metrics(tokenize), hypotheses, references)
-
-
 def _metrics(tokenize: str) -> dict[str, Any]:
     """sacrebleu's metrics by name. Raises: ArgumentError: it is not installed."""
     try:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gatedrnn.core.config import from_dict, to_dict
+from gatedrnn.core.config import check_part, from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError
 from gatedrnn.core.files import read_yaml
 from gatedrnn.data import DataConfig
@@ -51,11 +51,23 @@ def read_run_config(path: Path, written: bool = False) -> RunConfig:
     Args: written: by a run, so that it may hold options that its cell does not read; they are left out.
     Raises: ConfigError: unreadable. ArgumentError: an unknown key or a bad value.
     """
+    values = _sections(path)
+    if written and isinstance(values.get("model"), dict):
+        values = values | {"model": RunConfig.types(values)["model"].without_unread(values["model"])}
+    return from_dict(RunConfig, values, "")
+
+
+def read_part(path: Path) -> dict[str, Any]:
+    """A YAML that is to be completed, with its keys and types checked. Raises: as `read_run_config`."""
+    values = _sections(path)
+    check_part(RunConfig, values, "")
+    return values
+
+
+def _sections(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict | None):
         raise ConfigError(
             str(path), "must hold the sections data, model and training", repr(values), "Write `model:` lines"
         )
-    if written and values and isinstance(values.get("model"), dict):
-        values = values | {"model": RunConfig.types(values)["model"].without_unread(values["model"])}
-    return from_dict(RunConfig, values or {}, "")
+    return values or {}

@@ -59,11 +59,8 @@ def mean(fabric: Fabric, *values: float) -> list[float]:
 
 def gather(fabric: Fabric, own: Tensor) -> list[Tensor]:
     """A tensor of every process, of one shape in all, by rank."""
-    if fabric.world_size == 1:
-        return [own]
-    ranks = [torch.empty_like(own) for _ in range(fabric.world_size)]
-    torch.distributed.all_gather(ranks, own.contiguous())
-    return ranks
+    every: Any = fabric.all_gather(own)
+    return [own] if fabric.world_size == 1 else list(every)
 
 
 def _tensorboard(folder: Path) -> Any:

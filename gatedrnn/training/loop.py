@@ -211,6 +211,7 @@ class Loop:
         state.optimizer.load_state_dict(_optimizer(state.model, self.config.training).state_dict())
         state.average = Average(state.model, self.config.training.average_decay)
         p.stage, p.base_rate, p.losses, p.averaged = "finetune", self.config.training.learning_rate, [], 0
+        p.batch, p.count, p.total_nats, state.carried = 0, 0, 0.0, None  # of an epoch that was begun before
         self._checkpoint()
 
     def _epoch(self) -> None:
@@ -384,4 +385,5 @@ class Loop:
 def _optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
     make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
     own: dict[str, Any] = {} if training.optimizer == "sgd" else {"betas": tuple(training.betas)}
-    return make(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True, **own)
+    own["fused"] = training.precision != "16-mixed"  # with a scaler, gradients of fused ones cannot be clipped
+    return make(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, **own)

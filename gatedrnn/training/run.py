@@ -239,11 +239,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def best_record(folder: Path) -> dict[str, Any] | None:
-    """The epoch of the lowest finite perplexity on the validation text; None without any. Raises: as `read_metrics`."""
+    """The epoch whose weights are kept: the last of the best, in a log that names none the one of the lowest perplexity on the
+    validation text; None without a finite one. Raises: as `read_metrics`.
+    """
     records = read_metrics(folder) if (folder / METRICS_FILE).is_file() else []
     scored = [each for each in records if isinstance(each.get("valid_perplexity"), int | float)]
     finite = [each for each in scored if math.isfinite(each["valid_perplexity"])]
-    return min(finite, key=lambda each: each["valid_perplexity"], default=None)
+    kept = [each for each in finite if each.get("best") is True]
+    return kept[-1] if kept else min(finite, key=lambda each: each["valid_perplexity"], default=None)
 
 
 def write_trained(folder: Path, config: RunConfig, model: Any, vocabulary: Any) -> None:

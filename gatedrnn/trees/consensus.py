@@ -57,7 +57,16 @@ def best_tree(worth: np.ndarray) -> set[Span]:
     Returns: its spans; of several such trees the one that cuts first at its leftmost place, from the top.
     """
     n = len(worth) - 1
-    cut = _cuts(worth, n)
+    by_start = np.zeros((n + 1, n + 1))  # what the best tree of a span is worth, by start and width
+    by_end = np.zeros((n + 1, n + 1))  # the same by end and width, so that both parts of a cut lie in a row
+    cut = np.zeros((n + 1, n + 1), dtype=np.int32)  # where to cut each span [i, j): the leftmost of the best places
+    for width in range(2, n + 1):
+        starts = np.arange(n - width + 1)
+        parts = by_start[: len(starts), 1:width] + by_end[width:, width - 1 : 0 : -1]
+        places = parts.argmax(1)
+        cut[starts, starts + width] = starts + 1 + places
+        best = parts[starts, places] + worth.diagonal(width)
+        by_start[: len(starts), width] = by_end[width:, width] = best
     return cut_spans(n, lambda i, j: int(cut[i, j]))
 
 
@@ -87,18 +96,3 @@ def _whole(weights: Sequence[float]) -> Sequence[float]:
     if near and sum(whole) * LONGEST < 1 << 53:
         return [float(each) for each in whole]
     return [weight / max(weights) for weight in weights]
-
-
-def _cuts(own: np.ndarray, n: int) -> np.ndarray:
-    """Where to cut each span [i, j): cut[i, j], the leftmost of the best places; `own`: what each span is worth."""
-    by_start = np.zeros((n + 1, n + 1))  # what the best tree of a span is worth, by start and width
-    by_end = np.zeros((n + 1, n + 1))  # the same by end and width, so that both parts of a cut lie in a row
-    cut = np.zeros((n + 1, n + 1), dtype=np.int32)
-    for width in range(2, n + 1):
-        starts = np.arange(n - width + 1)
-        parts = by_start[: len(starts), 1:width] + by_end[width:, width - 1 : 0 : -1]
-        places = parts.argmax(1)
-        cut[starts, starts + width] = starts + 1 + places
-        best = parts[starts, places] + own.diagonal(width)
-        by_start[: len(starts), width] = by_end[width:, width] = best
-    return cut

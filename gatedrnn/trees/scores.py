@@ -63,13 +63,20 @@ def bootstrap(
     Arguments and errors as `score`. It tells of the choice of sentences, not of the model's seed. Samples without a sentence
     that a protocol counts are left out; None where that is every sample.
     """
-    values = per_sentence(predicted, gold)
+    return bootstrap_mean([predicted], gold, samples, seed)
+
+
+def bootstrap_mean(
+    runs: Sequence[Sequence[Set[Span]]], gold: Sequence[Gold], samples: int = 1000, seed: int = 1
+) -> dict[str, tuple[float, float] | None]:
+    """`bootstrap` of the mean F1 of several parses of the same sentences."""
+    values = [per_sentence(predicted, gold) for predicted in runs]
     generator = np.random.default_rng(seed)
     found = []
     for start in range(0, samples, 100):  # 100 rows of counts at a time
-        drawn = generator.integers(0, len(values), (min(100, samples - start), len(values)))
-        counts = np.stack([np.bincount(row, minlength=len(values)) for row in drawn])
-        found.append(_percent(values, counts))
+        drawn = generator.integers(0, len(values[0]), (min(100, samples - start), len(values[0])))
+        counts = np.stack([np.bincount(row, minlength=len(values[0])) for row in drawn])
+        found.append(np.mean([_percent(each, counts) for each in values], 0))
     return dict(zip(PROTOCOLS, map(_interval, np.concatenate(found).T), strict=True))
 
 

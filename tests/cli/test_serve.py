@@ -18,6 +18,7 @@ import openai
 import pytest
 import torch
 from scripts import ROOT, run_script
+from serving import serving
 from terminal import by_steps, call, fails, records, works
 
 from gatedrnn.data.prompt import prompt_ids, prompt_tokens
@@ -25,7 +26,6 @@ from gatedrnn.serve import Limits, server
 from gatedrnn.serve.batch import Batch
 from gatedrnn.serve.cache import Snapshot, StateCache
 from gatedrnn.serve.engine import Engine, ShutdownError
-from gatedrnn.serve.server import serving
 from gatedrnn.training.run import load_run
 
 PROMPTS = ["the cat", "a dog that the cats chase", "mary", "", "the pilot\nthe", "every unheardof"]

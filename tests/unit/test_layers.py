@@ -8,17 +8,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from gatedrnn import (
-    CELLS,
-    GRU,
-    LSTM,
-    ONLSTM,
-    RNN,
-    ArgumentError,
-    CoupledLSTM,
-    Gates,
-    Recurrent,
-)  # fmt: skip
+from gatedrnn import CELLS, GRU, LSTM, ONLSTM, RNN, ArgumentError, CoupledLSTM, Gates, Recurrent  # fmt: skip
 from gatedrnn.layers import EmbeddingDropout, LockedDropout
 from gatedrnn.layers.dropout import dropped_weight
 

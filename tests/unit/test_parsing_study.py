@@ -18,7 +18,6 @@ from gatedrnn.studies.parsing import (
     agreements,
     by_length,
     cells_with_master_gates,
-    default_layer,
     evaluate_parsing,
     has_distances,
     layer_named,
@@ -173,7 +172,7 @@ def test_an_empty_sentence_is_refused():
 
 
 def test_the_papers_layer_is_the_default():
-    assert [default_layer(make_model(sizes=(8,) * layers)) for layers in (1, 2, 3, 4)] == [1, 2, 2, 2]
+    assert [make_model(sizes=(8,) * layers).config.layer_of_trees for layers in (1, 2, 3, 4)] == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("layer", [1, 3, "mean"])
@@ -183,7 +182,7 @@ def test_a_model_says_which_layer_makes_trees(layer):
     named = list(parse_sentences(model, vocabulary, sentences, layer=layer))
     assert named != list(parse_sentences(model, vocabulary, sentences))
     model.config = replace(model.config, tree_layer=layer)
-    assert default_layer(model) == layer and named == list(parse_sentences(model, vocabulary, sentences))
+    assert model.config.layer_of_trees == layer and named == list(parse_sentences(model, vocabulary, sentences))
 
 
 @pytest.mark.parametrize("gate", ["master_input", "both"])

@@ -21,10 +21,11 @@ httpx = pytest.importorskip("httpx", reason="no httpx")
 pytest.importorskip("uvicorn", reason="no uvicorn")
 pytest.importorskip("fastapi", reason="no FastAPI")
 
+from serving import serving  # noqa: E402
+
 from gatedrnn.serve import server  # noqa: E402
 from gatedrnn.serve.completions import Completion  # noqa: E402 - where there are the libraries
 from gatedrnn.serve.schema import CompletionBody  # noqa: E402
-from gatedrnn.serve.server import serving  # noqa: E402
 
 WORDS = ["<unk>", "<eos>", *(f"w{k}" for k in range(30))]
 
@@ -154,6 +155,6 @@ def test_a_body_that_is_still_coming_when_the_server_ends_is_answered(run, monke
 def test_a_server_answers_to_the_name_that_it_was_given():
     """`serve --host my-laptop` answered 403 to requests for my-laptop."""
     with server.bind(server.LOOPBACK, 0) as bound:
-        made, engine = server._server({}, Limits(), bound, lambda: None, "My-Laptop")
+        made, engine = server.server_of({}, Limits(), bound, "My-Laptop")
         engine.stop()
     assert {"my-laptop", "localhost", "127.0.0.1"} <= made.config.app._hosts

@@ -22,7 +22,7 @@ from gatedrnn.models import TranslationConfig, TranslationModel
 from gatedrnn.models.beam import Beam, translate
 from gatedrnn.tasks import Translation
 from gatedrnn.tasks.config import TrainingConfig
-from gatedrnn.tasks.translation import bleu, translations
+from gatedrnn.tasks.translation import _metrics, _scores, translations
 from gatedrnn.training.config import RunConfig
 from gatedrnn.training.loop import train
 from gatedrnn.training.run import load_run, read_metrics
@@ -260,7 +260,7 @@ def test_gates_are_read_off_encoder_and_decoder(task):
 
 
 def test_bleu_is_sacrebleu_s_with_its_signature():
-    found = bleu(["a small cat sleeps"], ["a small cat sleeps"], "none")
+    found = _scores(_metrics("none"), ["a small cat sleeps"], ["a small cat sleeps"])
     assert found["bleu"] == pytest.approx(100) and found["chrf"] == pytest.approx(100)
     assert "tok:none" in found["bleu_signature"] and "nc:6" in found["chrf_signature"]
 

@@ -31,8 +31,6 @@ from gatedrnn.studies.parsing import (
     Ballot,
     agreements,
     by_length,
-    default_gate,
-    default_layer,
     evaluate_parsing,
     grammar_trees,
     induced_trees,
@@ -73,7 +71,7 @@ class Options(arguments.Options):
     skip_bad: bool = option(
         False, "skip trees that cannot be read or are too long for a grammar, list them, and score the others"
     )
-    bootstrap: int = option(0, "also print 95 %% intervals, from N bootstrap samples of the sentences", "N")
+    bootstrap: int = option(0, "also print 95 % intervals, from N bootstrap samples of the sentences", "N")
     by_length: bool = option(False, "also print F1 by sentence length")
     out: str | None = option(None, "folder to write report.html, results.json and figures to", "DIR")
 
@@ -203,7 +201,7 @@ def _sources(
     if options.select is None:
         if options.dev is not None:
             raise ArgumentError("--dev", "needs --select", "none", "Add --select layer=auto, or drop --dev")
-        layers = [[] if is_grammar(run) else named or [default_layer(run.model)] for run in runs]
+        layers = [[] if is_grammar(run) else named or [run.model.config.layer_of_trees] for run in runs]
         return [[(layer, gate) for gate in own for layer in ls] for own, ls in zip(gates, layers, strict=True)], {}
     if options.select != "layer=auto":
         raise ArgumentError("--select", "must be layer=auto", options.select, "Or choose layers with --layer")
@@ -230,7 +228,7 @@ def _sources(
 
 def _gates(run: Run, options: Options) -> tuple[str, ...]:
     """The gates that a run is read by; none of a grammar."""
-    return () if is_grammar(run) else tuple(dict.fromkeys(options.gate)) or (default_gate(run.model),)
+    return () if is_grammar(run) else tuple(dict.fromkeys(options.gate)) or (run.model.config.tree_gate,)
 
 
 def _voters(runs: list[Run], sources: list[list[tuple[Any, str]]], gold: list[Gold], options: Options) -> Voters:

@@ -1,8 +1,8 @@
 """`gatedrnn explain CELL`: the path of a computation, with file and line of each hop."""
 
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def hops(name: str) -> dict[str, Any]:
     rows = ", ".join(f"{gate.name} {_width(gate.rows, H)} {gate.squash}" for gate in layer.spec.gates)
     extras = "".join(f"; {extra.name} for {', '.join(extra.gates)}" for extra in layer.spec.extras)
     perturbed = ", ".join(layer.spec.perturbed(layer.gates)) or "none"
-    step = (cell.step.__doc__ or "").strip().split("\n\n")
+    step = (inspect.getdoc(getattr(cell.step, "func", cell.step)) or "").strip().split("\n\n")
     found = [
         ("layer", "torch.nn.LSTM's arguments, shapes and state dict", _where(RecurrentBase.forward)),
         ("rows of weights", f"{rows}{extras}", _where(cell.make_spec)),
@@ -112,7 +112,9 @@ def _width(rows: int, H: int) -> str:
     return "[H]" if rows == H else f"[{rows} of H = {H}]"
 
 
-def _where(function: Callable[..., Any]) -> str:
+def _where(function: Any) -> str:
+    while isinstance(function, partial):
+        function = function.func
     path = Path(inspect.getsourcefile(function) or "")
     root = Path(inspect.getsourcefile(Recurrent) or "").parents[2]
     shown = path.relative_to(root) if path.is_relative_to(root) else path

@@ -68,7 +68,7 @@ def run(options: Options) -> Found:
     if all(map(is_grammar, runs)):
         check_gates_are_read(options)
     if is_conllu(file):
-        sentences, again = tee(conllu_sentences(file))
+        sentences, again = tee(conllu_sentences(file)) if options.conllu else (None, conllu_sentences(file))
         text: Iterator[Any] = (each.words for each in again)
     else:
         sentences, text = None, (line for _, line in read_lines(file))
@@ -95,8 +95,8 @@ def _parses(run: Run, text: Iterator[Any], split: bool, options: Options) -> tup
     if is_grammar(run):
         parse = parsing.parse_by_grammar if split else parsing.parse_lines_by_grammar
         return parse(run.model, run.vocabulary, text, **how), how
-    layer = parsing.default_layer(run.model) if options.layer is None else parsing.layer_named(options.layer)
-    gate = options.gate or parsing.default_gate(run.model)
+    layer = run.model.config.layer_of_trees if options.layer is None else parsing.layer_named(options.layer)
+    gate = options.gate or run.model.config.tree_gate
     how = {"layer": layer, "gate": gate, "algorithm": options.algorithm, **how}
     parse = parsing.parse_sentences if split else parsing.parse_lines
     return parse(run.model, run.vocabulary, text, **how), how

@@ -37,7 +37,7 @@ def run(options: Options) -> Found:
     run = load_run(options.run)
     if not is_conllu(options.file):
         return Found(_records(run, _lines(run, options), options), None)
-    sentences, again = tee(conllu_sentences(options.file))
+    sentences, again = tee(conllu_sentences(options.file)) if options.conllu else (None, conllu_sentences(options.file))
     mapping = options.mapping or "exact"
     lines = (align_words(run.vocabulary, each.words, each.spaces, mapping) for each in again)
     return Found(_records(run, lines, options), sentences)
@@ -67,7 +67,10 @@ def show(found: Found, options: Options) -> None:
             print(*COLUMNS, sep="\t")
         names = ("word_index", "words", "tokens", "surprisal_bits", "distances", "unknown")
         for index, word, tokens, bits, far, unknown in zip(*(record[name] for name in names), strict=True):
-            text, shown = " ".join(tokens).replace("\t", "\\t"), "" if far is None else f"{far:.6f}"
+            text, shown = (
+                " ".join(tokens).replace("\t", "\\t").replace("\r", "\\r"),
+                "" if far is None else f"{far:.6f}",
+            )
             print(number, index, word, text, f"{bits:.6f}", shown, int(not unknown), sep="\t")
 
 

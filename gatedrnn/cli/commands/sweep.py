@@ -16,12 +16,13 @@ from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError, DataError
 from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
+from gatedrnn.data.text import rereadable
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
 from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
 from gatedrnn.tasks.task import check_read, settled
-from gatedrnn.training.config import RunConfig, read_run_config
+from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
 from gatedrnn.training.run import CHECKPOINT_FOLDER, locked, read_metrics
 
 SWEEP_FILE = "sweep.json"
@@ -50,7 +51,8 @@ def run(options: Options) -> Found:
     _check_own_keys(options, trials, (out / SWEEP_FILE).exists())
     processes = positive_int("--processes", options.processes or cores())
     plan = rounds(len(trials), positive_number("--minutes", options.minutes), processes)
-    given = read_yaml(Path(options.config)) or {}  # once: it may be a pipe
+    file: Any = rereadable(options.config)
+    given = read_yaml(file) or {}
     configs = {trial.number: _config(options.config, given, trial) for trial in trials}
     settings = {"config": given, "over": list(options.over), "minutes": options.minutes}
     data = None if options.data is None else str(Path(options.data).absolute())
@@ -209,6 +211,8 @@ def _settled(values: dict[str, Any], given: dict[str, Any], trial: Trial) -> dic
         names = {f"{begin}{key}" for key in [*before, *(options or {})] for begin in ("", "options.")}
         names -= said | {key.partition(".")[0] for key in said}
         values = values | {"model": RunConfig.types(values)["model"].without_unread(values["model"], names)}
+    if isinstance(values.get("training"), dict):
+        values = values | {"training": TrainingConfig.without_clashes(values["training"], trial.settings)}
     config: Any = from_dict(RunConfig, values, "")
     kept = settled(TASKS[config.task], config.training, trial.settings)
     left = {field.name for field in fields(kept) if getattr(kept, field.name) != getattr(config.training, field.name)}

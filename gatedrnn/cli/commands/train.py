@@ -16,6 +16,7 @@ import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser  # pyright: ignore[reportPrivateImportUsage]
 from rich.console import Console
 
+from gatedrnn.cells.own import imported_files
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, section
 from gatedrnn.cli.output import say
@@ -30,7 +31,7 @@ from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.tasks import TASKS, LanguageModelling
 from gatedrnn.tasks.task import check_read, settled
 from gatedrnn.tasks.teacher import TEACHER_FILE, Teacher
-from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
+from gatedrnn.training.config import RunConfig, TrainingConfig, read_part, read_run_config
 from gatedrnn.training.run import TOKENS_FOLDER, check_begun, check_free, checkpoints, continued, load_run, locked
 
 
@@ -59,6 +60,7 @@ def add_sections(parser: ArgumentParser, arguments: list[str]) -> None:
     name = _task(arguments)
     kind = TASKS[name]
     parser.set_defaults(task=name)
+    parser._print_config = None  # the library's option shows its own reading, which is no run's configuration
     parser.add_argument("--config", action=ActionConfigFile, help="a run's YAML with the sections below")
     parser.add_argument("--data", type=kind.data, default=kind.data())
     parser.add_argument("--model", type=kind.model, default=kind.model())
@@ -90,10 +92,10 @@ def run(options: Options, teach: Teach | None = None) -> Found:
     cell = sections["model"].get("cell")  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
     sections["model"] = RunConfig.types({"task": options.task})["model"].without_unread(sections["model"], left)
+    asked = options.given - options.cells.keys()
+    sections["training"] = TrainingConfig.without_clashes(sections["training"], asked)
     config = _absolute(from_dict(RunConfig, {**sections, "task": options.task}, ""))
-    config = replace(
-        config, training=settled(TASKS[config.task], config.training, options.given - options.cells.keys())
-    )
+    config = replace(config, training=settled(TASKS[config.task], config.training, asked))
     data = config.data.folder
     if options.resume and options.out is None:
         raise ArgumentError("train --resume", "needs the run to continue", "no --out", "Write --out RUN --resume")
@@ -102,7 +104,7 @@ def run(options: Options, teach: Teach | None = None) -> Found:
     if not options.resume:
         check_free(out)
     elif check_begun(out) or goes_on:
-        config = _absolute(continued(out, config, options.given))
+        config = _absolute(continued(out, config, options.given - {"task"}))
     elif not options.given:
         raise DataError(str(out), "must hold a run to continue", "no config.yaml", "Check --out")
     existed = out.exists()
@@ -178,7 +180,8 @@ def _train(config: Any, out: Path, options: Options, teach: Teach | None) -> Fou
         task = teach(task, config, out, console)
     elif not begun and (out / TEACHER_FILE).exists():
         task = _student(task, out, options.resume)
-    doing = f"{'continuing' if begun else 'training'} {_kind(config)} {'in' if begun else 'into'} {out}"
+    what = getattr(config.model, "cell", config.task)
+    doing = f"{'continuing' if begun else 'training'} {what} {'in' if begun else 'into'} {out}"
     for line in (task.describe(), doing):
         say(line, console)
     with TrainingDisplay(console, config.training.epochs + config.training.finetune_epochs, task) as display:
@@ -217,12 +220,8 @@ def show(found: Found, options: Options) -> None:
 
 def _go_on(out: Path, options: Options) -> str:
     """What to do after an interrupt: without --out, the same command would not find the run."""
-    return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume` continues it"
-
-
-def _kind(config: Any) -> str:
-    """The cell of a configuration, or what is trained where there is none."""
-    return getattr(config.model, "cell", config.task)
+    known = "".join(f" --import {shlex.quote(str(file))}" for file in imported_files())
+    return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume{known}` continues it"
 
 
 def _make_text(out: Path, config: Any) -> None:
@@ -250,6 +249,9 @@ def _free(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
+_DECIDED_BY_DATA = {f"model.{key}" for key in ("vocabulary_size", "classes", "target_size", "shared_embedding")}
+
+
 def _as_keys(arguments: list[str]) -> list[str]:
     """`--data DIR`, and options of a cell as earlier versions had them, written as the configuration keys they set."""
     keys = {"--data": "--data.folder"} | {f"--model.{key}": f"--model.options.{key}" for key in OLD_KEYS}
@@ -271,9 +273,10 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
         read = None  # what to read instead of `value`
         if name == "--config" and value:
             files.append(rereadable(value))
-            cell: str = _kind(read_run_config(files[-1], written=True))  # `train` refuses what has no use
-            values = read_yaml(files[-1]) or {}
+            values = read_part(files[-1])  # `train` refuses what has no use
             new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
+            model = RunConfig.types(values)["model"]
+            cell = str((values.get("model") or {}).get("cell", getattr(model, "cell", "")))
             read = os.fspath(files[-1]) if new == values else yaml_text(new)
             cells |= dict.fromkeys(_keys("", new), cell)
         elif name in ("--model", "--training", "--model.gates", "--model.options"):
@@ -285,11 +288,11 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             read = _columns(value)
         if read is not None:
             again[k if equals else k + 1] = (f"{name}=" if equals else "") + read
-        if name.startswith(("--data.", "--model.", "--training.")):
+        if name == "--task" or name.startswith(("--data.", "--model.", "--training.")):
             keys.add(name[2:])
     cells = {key: cell for key, cell in cells.items() if key not in keys}
-    keys = (keys | cells.keys()) - {"model.options"}  # whose own keys count
-    return _files_first(again), {key for key in keys if "." in key}, cells, files
+    keys = (keys | cells.keys()) - {"model.options"} - _DECIDED_BY_DATA  # the options' own keys count
+    return _files_first(again), {key for key in keys if "." in key or key == "task"}, cells, files
 
 
 def _files_first(arguments: list[str]) -> list[str]:

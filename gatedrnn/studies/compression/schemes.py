@@ -170,8 +170,8 @@ def small_form(matrix: Tensor, name: str, scheme: Scheme) -> tuple[str, dict[str
     if scheme.method != "svd":
         return scheme.method, SMALL[scheme.method](matrix)
     most = min(matrix.shape)
-    rank = max(2, round(_PUBLISHED_RANK * most)) if scheme.rank is None else scheme.rank
-    if scheme.capped:
+    rank = max(2, round(_PUBLISHED_RANK * len(matrix))) if scheme.rank is None else scheme.rank
+    if scheme.capped or scheme.rank is None:
         rank = max(1, min(rank, most - 1))
     elif rank >= most:
         got = f"rank={rank} for {name}, {matrix.shape[0]} rows of {matrix.shape[1]}"

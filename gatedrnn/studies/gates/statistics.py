@@ -111,7 +111,10 @@ class _LayerSums:
             if "m" in spec.states and name in _exponential(spec):  # stabilised: above 1 only where the old state is 0
                 values_MN = values_MN.clamp(max=1.0)
             start = starts.get(name, 0.0)
-            found = torch.histc(values_MN.clamp(start, 1.0), BINS, start, 1.0).long()  # float32's cumax may end above 1
+            parts = (
+                values_MN.clamp(start, 1.0).flatten().split(1 << 24)
+            )  # float32's cumax may end above 1, its counts at 2²⁴
+            found = torch.stack([torch.histc(part, BINS, start, 1.0).long() for part in parts]).sum(0)
             three = torch.stack([values_MN.sum(), (values_MN < LOW).sum(), (values_MN > HIGH).sum()]).double()
             self.counts[name] = self.counts.get(name, 0) + found
             self.sums[name] = self.sums.get(name, 0) + three

@@ -61,16 +61,6 @@ def layer_named(name: str) -> Layer:
         raise ArgumentError("parsing.layer", rule, repr(name), "Choose a layer of the model") from error
 
 
-def default_layer(model: LanguageModel) -> Layer:
-    """The layer read unless one is named: `model.tree_layer`, else the second, as in the paper, or the only one."""
-    return model.config.layer_of_trees
-
-
-def default_gate(model: LanguageModel) -> str:
-    """The gate read unless one is named: `model.tree_gate`."""
-    return model.config.tree_gate
-
-
 def read_sentences(
     model: LanguageModel,
     sentences: Iterable[list[int]],

@@ -13,7 +13,7 @@ from gatedrnn.trees import (
     Gold,
     Score,
     Span,
-    bootstrap,
+    bootstrap_mean,
     depth,
     label_recall,
     random_spans,
@@ -89,7 +89,7 @@ def evaluate_parsing(
         scores[name] = _mean([score(run, trees) for run in spans])
         depths[name] = sum(_mean_depth(run, trees) for run in spans) / len(spans)
         if samples:
-            intervals[name] = bootstrap(spans[0], trees, positive_int("bootstrap", samples))
+            intervals[name] = bootstrap_mean(spans, trees, positive_int("bootstrap", samples))
     recall = label_recall([predicted[k] for k in chosen], trees) if predicted is not None else {}
     return ParsingResult(len(trees), max_words, scores, recall, intervals, depths)
 

@@ -7,7 +7,7 @@ from typing import Any
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, UNK, Aligned, Vocabulary, align
 from gatedrnn.models import LanguageModel, surprisals
-from gatedrnn.studies.parsing.distances import Layer, default_gate, default_layer, has_distances, read_sentences
+from gatedrnn.studies.parsing.distances import Layer, has_distances, read_sentences
 from gatedrnn.studies.parsing.parse import Parse, parse_sentences
 
 
@@ -51,7 +51,7 @@ def surprisal_records(
         carried: carry the state on, instead of a fresh one for each line and after each `<eos>` inside a line, which ends a
             sentence as in `evaluate`.
         tokens: a row a token, not summed to words.
-        layer, gate: whose distances; None for the model's own (`default_layer`, `default_gate`).
+        layer, gate: whose distances; None for the model's own (`tree_layer`, `tree_gate`).
 
     Raises: ArgumentError: a layer that the model does not have, or one where the cell has no master gates.
     """
@@ -95,10 +95,10 @@ def _distances(
             raise ArgumentError("surprisal --layer", "needs a cell with master gates", got, "Leave --layer out")
         yield from (None for _ in lines)
         return
-    chosen = default_layer(model) if layer is None else layer
+    chosen = model.config.layer_of_trees if layer is None else layer
     lines, again = tee(lines)
     ids = (line.ids for line in again if line.ids)
-    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate or default_gate(model))
+    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate or model.config.tree_gate)
     for line in lines:
         yield next(readings).distances[chosen] if line.ids else None
 

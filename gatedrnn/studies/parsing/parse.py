@@ -8,7 +8,7 @@ from typing import Any
 from gatedrnn.core.checks import one_of
 from gatedrnn.data import EOS, MAPPINGS, Vocabulary
 from gatedrnn.models import LanguageModel
-from gatedrnn.studies.parsing.distances import Layer, default_gate, default_layer, read_sentences
+from gatedrnn.studies.parsing.distances import Layer, read_sentences
 from gatedrnn.trees import ALGORITHMS, Bracketed, distances_to_spans
 
 
@@ -42,18 +42,18 @@ def parse_sentences(
 
     Args:
         sentences: words of each, at least one.
-        layer: from 1, or "mean"; None for the model's own (`default_layer`).
-        gate: None for the model's own (`default_gate`).
+        layer: from 1, or "mean"; None for the model's own (`tree_layer`).
+        gate: None for the model's own (`tree_gate`).
         gate, algorithm, mapping: as in `read_sentences`, `distances_to_spans` and `Vocabulary.encode_foreign`.
 
     Raises: ArgumentError: as those.
     """
     vocabulary.require_words("parse")
-    chosen = default_layer(model) if layer is None else layer
+    chosen = model.config.layer_of_trees if layer is None else layer
     one_of("distances_to_spans.algorithm", algorithm, ALGORITHMS)
     one_of("mapping", mapping, MAPPINGS)
     words, again = tee(sentences)
     ids = (vocabulary.encode_foreign(sentence, mapping) for sentence in again)
-    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate or default_gate(model))
+    readings = read_sentences(model, ids, vocabulary.ids[EOS], [chosen], gate=gate or model.config.tree_gate)
     each = ((list(one), reading.distances[chosen]) for one, reading in zip(words, readings, strict=True))
     return (Parse(one, distances_to_spans(distances, algorithm), distances) for one, distances in each)

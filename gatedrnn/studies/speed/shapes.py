@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gatedrnn.cells import CELLS
+from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import Recurrent
 
@@ -78,7 +79,7 @@ def shape_named(name: str) -> Shape:
     """One of `SHAPES`, or one layer: "H1150-B20-T70", "H1150-B20-T70-inference". Raises: ArgumentError: neither."""
     found = re.fullmatch(r"H(\d+)-B(\d+)-T(\d+)(-inference)?", name)
     if found:
-        H, B, T = map(int, found.groups()[:3])
+        H, B, T = (positive_int(f"bench.shape {name}", int(size)) for size in found.groups()[:3])
         return Shape((H, H), next(c for c in (10, 8, 5, 4, 2, 1) if H % c == 0), T, B, found[4] is None)
     if name not in SHAPES:
         raise ArgumentError(

@@ -48,7 +48,7 @@ def run_jobs(jobs: list[Job], processes: int, ended: Callable[[Job, int], Job | 
                     waiting[:0] = [] if again is None else [again]
         finally:
             for _, process in running.values():
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)  # a job of a script may have been told to ignore SIGINT
             for _, process in running.values():
                 process.wait()
 

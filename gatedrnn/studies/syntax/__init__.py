@@ -8,6 +8,7 @@ from gatedrnn.studies.syntax.evaluation import (
     continuation_ids,
     evaluate_pairs,
     sentence_ids,
+    words_of_pieces,
 )
 from gatedrnn.studies.syntax.formula import Formula
 from gatedrnn.studies.syntax.pairs import beginning_log_probabilities, log_probabilities
@@ -28,4 +29,5 @@ __all__ = [
     "log_probabilities",
     "read_regions",
     "sentence_ids",
+    "words_of_pieces",
 ]

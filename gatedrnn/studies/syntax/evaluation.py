@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, MinimalPair, Vocabulary
-from gatedrnn.data.penn import penn_words, penn_words_of_pieces
+from gatedrnn.data.penn import penn_words_of_pieces
 from gatedrnn.data.prompt import prompt_ids
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.syntax.pairs import beginning_log_probabilities, log_probabilities
@@ -107,12 +107,34 @@ def evaluate_pairs(
 def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> list[int]:
     """Ids of a sentence of raw text.
 
-    Words are cut as in the Penn Treebank, also with `tokenize: none`, and looked up as `Vocabulary.encode_foreign` does;
-    punctuation that the vocabulary lacks is left out. Characters and subwords are the vocabulary's own.
+    Words are cut as in the Penn Treebank and looked up as `Vocabulary.encode_foreign` does; punctuation that the vocabulary lacks
+    is left out. With `tokenize: none`, what stands between white space and is a word of the vocabulary (in lower case too, with
+    the mapping "number") is not cut, but for a full stop at the end after a known word. Characters and subwords are the
+    vocabulary's own, without white space at the end.
     """
     if vocabulary.cuts_words:
-        return prompt_ids(vocabulary, vocabulary.tokens(text), mapping)
-    return vocabulary.encode_foreign([word for word in penn_words(text) if counts(vocabulary, word)], mapping)
+        return prompt_ids(vocabulary, vocabulary.tokens(text.rstrip()), mapping)
+    return vocabulary.encode_foreign(words_of_pieces(vocabulary, text, mapping)[0], mapping)
+
+
+def words_of_pieces(vocabulary: Vocabulary, text: str, mapping: str = "number") -> tuple[list[str], list[int]]:
+    """Words of a sentence of raw text that count, and of which piece between white space each is, from 0; as `sentence_ids`."""
+    by_piece: dict[int, list[str]] = {k: [] for k in range(len(text.split()))}
+    for word, k in zip(*penn_words_of_pieces(text), strict=True):
+        by_piece[k].append(word)
+    if vocabulary.tokenize == "none":
+        last = len(by_piece) - 1
+        for k, piece in enumerate(text.split()):
+            if _knows(vocabulary, piece, mapping) and not (
+                k == last and piece.endswith(".") and _knows(vocabulary, piece[:-1], mapping)
+            ):
+                by_piece[k] = [piece]
+    kept = [(word, k) for k, words in by_piece.items() for word in words if counts(vocabulary, word)]
+    return [word for word, _ in kept], [k for _, k in kept]
+
+
+def _knows(vocabulary: Vocabulary, piece: str, mapping: str) -> bool:
+    return piece in vocabulary.ids or (mapping == "number" and piece.lower() in vocabulary.ids)
 
 
 def continuation_ids(
@@ -135,11 +157,10 @@ def continuation_ids(
         return ids, together[len(ids) :] if together[: len(ids)] == ids else []
     rest = sentence[len(whole) :] if sentence.startswith(whole) else ""
     rest = "" if rest[:1].isalnum() else rest
-    words, owners = penn_words_of_pieces(f"{before} {text} {rest}")
+    words, owners = words_of_pieces(vocabulary, f"{before} {text} {rest}", mapping)
     start, end = len(before.split()), len(before.split()) + len(text.split())
-    kept = [(word, k) for word, k in zip(words, owners, strict=True) if k < end and counts(vocabulary, word)]
-    ids = vocabulary.encode_foreign([word for word, _ in kept], mapping)
-    first = sum(k < start for _, k in kept)
+    ids = vocabulary.encode_foreign(words[: sum(k < end for k in owners)], mapping)
+    first = sum(k < start for k in owners)
     return ids[:first], ids[first:]
 
 
@@ -150,8 +171,7 @@ def counts(vocabulary: Vocabulary, word: str) -> bool:
 
 def _sentences(encode: Encode, pair: MinimalPair, append: str) -> Ids | None:
     """Of whole sentences; None where one has no token."""
-    end = f" {append}" if append else ""
-    good, bad = encode(pair.good + end), encode(pair.bad + end)
+    good, bad = (encode(f"{text.rstrip()} {append}" if append else text) for text in (pair.good, pair.bad))
     return (good, bad) if good and bad else None
 
 

@@ -1,7 +1,6 @@
 """Predictions of SyntaxGym as formulae over surprisals of regions, read by a parser of their own.
 
-formula    = conjunction { "|" conjunction }
-conjunction = comparison { "&" comparison }
+formula    = comparison { ( "&" | "|" ) comparison }
 comparison = sum [ ( "<" | ">" | "=" ) sum ]
 sum        = term { ( "+" | "-" ) term }
 term       = number | "-" term | region | "(" formula ")" | "[" formula "]"
@@ -10,6 +9,7 @@ region     = "(" ( number | "*" ) ";%" condition "%)"
 
 import re
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, final
 
 from gatedrnn.core.errors import DataError
@@ -32,6 +32,7 @@ _LONGEST = 10_000  # characters
 _REGION = re.compile(r"\(\s*(\*|\d{1,9})\s*;\s*%([^%]+)%\s*\)")
 _NUMBER = re.compile(r"\d+(\.\d*)?([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?")
 _CLOSING = {"(": ")", "[": "]"}
+_JOINING: dict[str, Callable[[bool, bool], bool]] = {"&": lambda a, b: a and b, "|": lambda a, b: a or b}
 _COMPARED: dict[str, Callable[[float, float], bool]] = {
     "<": lambda a, b: a < b,
     ">": lambda a, b: a > b,
@@ -43,7 +44,7 @@ _COMPARED: dict[str, Callable[[float, float], bool]] = {
 class Formula:
     """A prediction that can be asked whether it holds.
 
-    Sums are taken from left to right; `=` allows 0.001 bits and 1e-5 of the right side.
+    Sums are taken from left to right, and so are `&` and `|`, which bind alike; `=` allows 0.001 bits and 1e-5 of the right side.
 
     Args: text: as in the suite; owner: where it stands, for messages.
     Attributes: regions: those that it names.
@@ -56,7 +57,7 @@ class Formula:
         self._at = self._depth = 0
         if len(text) > _LONGEST:
             raise DataError(owner, f"must have at most {_LONGEST:,} characters", f"{len(text):,}", "Write it shorter")
-        whole = self._disjunction()
+        whole = self._joined()
         if self._next():
             raise self._wrong("one of < > = & | + - or the end", self._at)
         self._value = self._truth(whole, 0)
@@ -65,24 +66,21 @@ class Formula:
         """Whether it is true of these surprisals."""
         return bool(self._value(values))
 
-    def _disjunction(self) -> _Node:
-        return self._joined(self._conjunction, "|", any)
-
-    def _conjunction(self) -> _Node:
-        return self._joined(self._comparison, "&", all)
-
-    def _joined(self, part: Callable[[], _Node], sign: str, whole: Callable[..., bool]) -> _Node:
+    def _joined(self) -> _Node:
         start = self._at
-        first = part()
-        if self._next() != sign:
+        first = self._comparison()
+        if (sign := self._next()) not in _JOINING:
             return first
         if not first[0]:
             raise self._wrong(f"a comparison before {sign}", start)
-        each = [first[1]]
-        while self._take(sign):
+        others = []
+        while (sign := self._next()) in _JOINING:
+            self._take(sign)
             start = self._at
-            each.append(self._truth(part(), start))
-        return True, lambda values: whole(one(values) for one in each)
+            others.append((_JOINING[sign], self._truth(self._comparison(), start)))
+        return True, lambda values: reduce(
+            lambda so_far, other: other[0](so_far, other[1](values)), others, first[1](values)
+        )
 
     def _comparison(self) -> _Node:
         start = self._at
@@ -126,7 +124,7 @@ class Formula:
             raise self._wrong("a region such as (2;%match%), a number or (", start)
         self._take(sign)
         self._deeper(start)
-        inside = self._disjunction()
+        inside = self._joined()
         if not self._take(_CLOSING[sign]):
             raise self._wrong(f"an operator or {_CLOSING[sign]}", self._at)
         self._depth -= 1

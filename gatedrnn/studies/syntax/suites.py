@@ -10,9 +10,8 @@ from typing import Any
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, UNK, Item, Suite, Vocabulary, align_words
-from gatedrnn.data.penn import penn_words_of_pieces
 from gatedrnn.models import LanguageModel, surprisals
-from gatedrnn.studies.syntax.evaluation import UNKNOWN, counts
+from gatedrnn.studies.syntax.evaluation import UNKNOWN, words_of_pieces
 from gatedrnn.studies.syntax.formula import EVERY, Formula, Region
 
 _METRICS: dict[str, Callable[[Sequence[float]], float]] = {
@@ -145,9 +144,8 @@ def _tokens(vocabulary: Vocabulary, regions: Sequence[str], mapping: str) -> tup
     text = " ".join(" ".join(regions).split())
     ends = list(accumulate(len(region.split()) for region in regions))  # in words between white space
     if not vocabulary.cuts_words:
-        words, owners = penn_words_of_pieces(text)
-        kept = [k for k, word in enumerate(words) if counts(vocabulary, word)]
-        ids, owners = vocabulary.encode_foreign([words[k] for k in kept], mapping), [owners[k] for k in kept]
+        words, owners = words_of_pieces(vocabulary, text, mapping)
+        ids = vocabulary.encode_foreign(words, mapping)
     else:
         aligned = align_words(vocabulary, text.split(), [True] * len(text.split()), mapping)
         ids, owners = aligned.ids, aligned.owners
