@@ -23,16 +23,16 @@ def positive_int(owner: str, value: object, *, minimum: int = 1) -> int:
 
 def positive_number(owner: str, value: object) -> float:
     """Return `value` if it is a finite number above zero."""
-    if not 0.0 < _real(value) < math.inf:
+    if not 0.0 < real(value) < math.inf:
         raise ArgumentError(owner, "must be a finite number above 0", repr(value), "Give a number such as 0.5")
-    return _real(value)
+    return real(value)
 
 
 def probability(owner: str, value: object) -> float:
     """Return `value` if it lies in [0, 1]."""
-    if not 0.0 <= _real(value) <= 1.0:
+    if not 0.0 <= real(value) <= 1.0:
         raise ArgumentError(owner, "must be a probability between 0 and 1", repr(value), "Give a number such as 0.5")
-    return _real(value)
+    return real(value)
 
 
 def boolean(owner: str, value: object, advice: str = "Give one of them") -> bool:
@@ -42,7 +42,7 @@ def boolean(owner: str, value: object, advice: str = "Give one of them") -> bool
     return value
 
 
-def _real(value: object) -> float:
+def real(value: object) -> float:
     """A real number as a float, infinity where it is too large for one; NaN for all else."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return math.nan

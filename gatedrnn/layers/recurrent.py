@@ -100,10 +100,7 @@ class RecurrentBase(nn.Module, ABC):
             rule = "make_spec must return a Spec"
             raise ArgumentError(f"cell {self.cell.name}", rule, f"a {type(spec).__name__}", "Mend make_spec")
         self.spec = spec.with_gates(self.gates)
-        if not self.spec.perturbed(self.gates) and self.gates not in (Gates(), self.cell.gates):
-            raise ArgumentError(
-                f"{owner}.gates", "needs a cell with gates to perturb", repr(self.gates), "Leave it out"
-            )
+        self.spec.perturbed(self.gates)
         self.proj_size = _projectable(owner, self.cell, self.spec, proj_size)
         if dtype is not None:
             _check_dtype(owner, dtype)

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from gatedrnn.core.checks import positive_int, positive_number, probability
+from gatedrnn.core.checks import positive_int, positive_number, real
 from gatedrnn.core.errors import ArgumentError
 
 _STEEPEST = 1e100  # θ: the scores of more might be no numbers of float64
@@ -38,7 +38,7 @@ class Cache:
             raise ArgumentError(
                 "cache.theta", f"must be at most {_STEEPEST:g}", self.theta, "Give a number such as 0.5"
             )
-        if probability("cache.lambda", self.lambda_) == 1:
+        if not 0 <= real(self.lambda_) < 1:
             raise ArgumentError("cache.lambda", "must lie in [0, 1)", self.lambda_, "Give a number such as 0.1")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gatedrnn.core.checks import positive_int, probability
+from gatedrnn.core.checks import positive_int, probability, real
+from gatedrnn.core.errors import ArgumentError
 
 _EPSILON = 2e-3
 
@@ -29,7 +30,8 @@ class Dynamic:
     segment: int = 20
 
     def __post_init__(self) -> None:
-        probability("dynamic.rate", self.rate)
+        if not 0 <= real(self.rate) <= 1:
+            raise ArgumentError("dynamic.rate", "must lie in [0, 1]", self.rate, "Give a number such as 0.004")
         probability("dynamic.decay", self.decay)
         positive_int("dynamic.segment", self.segment)
 

@@ -38,3 +38,12 @@ def test_the_best_epoch_is_the_one_of_the_lowest_finite_perplexity(tmp_path, val
     (tmp_path / METRICS_FILE).write_text("\n".join([*lines, '{"epoch": 9}']))
     found = best_record(tmp_path)
     assert (found and found["epoch"]) == best
+
+
+def test_the_epoch_that_is_kept_is_the_last_of_the_best(tmp_path):
+    """A student keeps the weights of its best trees, whose perplexity may be worse than an earlier epoch's."""
+    lines = [{"epoch": 1, "valid_perplexity": 95.0, "best": True}, {"epoch": 2, "valid_perplexity": 97.0, "best": True}]
+    lines.append({"epoch": 3, "valid_perplexity": 94.0, "best": False})
+    (tmp_path / METRICS_FILE).write_text("\n".join(map(json.dumps, lines)))
+    found = best_record(tmp_path)
+    assert found and found["epoch"] == 2

@@ -1,9 +1,12 @@
 """Settings of a training, from the command line and from files: unknown, given twice, too large, without effect, or replaced."""
 
 import pytest
+from letters import write_letters
 from terminal import call, fails, works
 
+from gatedrnn.cli.commands import train
 from gatedrnn.core.errors import DataError
+from gatedrnn.models import PairClassifierConfig, TranslationConfig
 from gatedrnn.training.loop import Loop
 from gatedrnn.training.run import load_run
 
@@ -173,3 +176,102 @@ def test_a_run_that_began_with_a_setting_without_effect_goes_on(work, tmp_path, 
             call(*begin, *small, "--training.betas", "[0.0, 0.999]")
     assert (out / "config.yaml").is_file() and not list((out / "checkpoint").glob("step*"))
     works("train", "--out", out, "--resume")
+
+
+SMALL = [
+    "--training.epochs",
+    1,
+    "--training.device",
+    "cpu",
+    "--model.embedding_size",
+    6,
+    "--model.hidden_sizes",
+    "[6, 6]",
+]
+
+
+def test_a_file_is_a_part_that_the_command_line_completes(work, tmp_path):
+    (tmp_path / "sizes.yaml").write_text("model: {cell: lstm, hidden_sizes: [8, 8]}\ntraining: {peak_beta: 0.7}\n")
+    given = ["--model.embedding_size", 8, "--training.schedule", "one_cycle", "--training.epochs", 1]
+    works("train", "--config", tmp_path / "sizes.yaml", *given, "--data", work / "text", "--out", tmp_path / "out")
+    config = load_run(tmp_path / "out").config
+    assert (config.model.cell, config.model.hidden_sizes, config.training.peak_beta) == ("lstm", (8, 8), 0.7)
+    for text, said in [
+        ("model: {hiden_sizes: [8]}", "model.hiden_sizes: unknown key. Did you mean 'hidden_sizes'?"),
+        ("model: {gates: {temprature: 3}}", "model.gates.temprature: unknown key. Did you mean 'temperature'?"),
+        ("training: {epochs: many}", "training.epochs: must be an integer; got 'many'"),
+        ("training: {epochs: -1}", "training.epochs: must be a positive integer; got -1"),
+        ("training: 3", "training: must be a mapping of keys to values; got 3"),
+        ("- 3", "must hold the sections data, model and training; got [3]"),
+    ]:
+        (tmp_path / "wrong.yaml").write_text(text)
+        assert said in fails("train", "--config", tmp_path / "wrong.yaml", "--out", tmp_path / "wrong")
+
+
+@pytest.mark.parametrize(
+    ("file", "option"),
+    [
+        ("model: {cell: onlstm, master_bias: 3, tree_layer: 1}", ("--model.cell", "lstm")),
+        ("model: {cell: lstm, forget_bias: 1.0, gates: {temperature: 0.9}}", ("--model.cell", "rnn")),
+        ("training: {schedule: one_cycle, peak_beta: 0.7}", ("--training.schedule", "cosine")),
+        ("training: {warmup_steps: 9}", ("--training.schedule", "one_cycle")),
+        ("training: {random_lengths: true, partial_shuffle: true, reset_probability: 0.1}", ("--training.unit", "sentence")),
+    ],
+)  # fmt: skip
+def test_an_option_leaves_out_what_it_forbids_of_a_file(work, tmp_path, file, option):
+    (tmp_path / "c.yaml").write_text(file)
+    chunk = [] if "--model.cell" in option else ["--model.options.chunk_size", 3]
+    given = (
+        "--config",
+        tmp_path / "c.yaml",
+        *SMALL,
+        *chunk,
+        *option,
+        "--data",
+        work / "text",
+        "--out",
+        tmp_path / "out",
+    )
+    if "onlstm" in file:
+        given = (*given, "--model.tied", "true")
+    works("train", *given)
+    key = option[0].split(".")[1]
+    config = load_run(tmp_path / "out").config
+    assert getattr(config.model if "model" in option[0] else config.training, key) == option[1]
+
+
+def test_the_configuration_of_a_run_on_another_text_goes_on_with_the_same_command(work, tmp_path):
+    write_letters(tmp_path / "text", "abcdefg", 60, 20)
+    given = ("--config", work / "lstm" / "config.yaml", "--data", tmp_path / "text", "--out", tmp_path / "out")
+    works("train", *given, "--resume", "--training.epochs", 1)
+    works("train", *given, "--resume", "--training.epochs", 1)
+
+
+def test_a_task_begins_with_resume_and_a_bare_folder_must_hold_a_run(tmp_path):
+    out = tmp_path / "out"
+    assert f"{out}: must hold a run to continue; got no config.yaml" in fails("train", "--out", out, "--resume")
+    error = fails("train", "--task", "translation", "--out", out, "--resume", "--data", tmp_path / "none")
+    assert "must hold a run" not in error and "none" in error
+    assert "unrecognized arguments: --print_config" in fails("train", "--print_config", code=2)
+
+
+def test_a_cell_s_own_options_are_the_layer_s_in_translation():
+    assert TranslationConfig(cell="onlstm").options["chunk_size"] == 1
+    assert PairClassifierConfig(cell="onlstm").options["chunk_size"] == 10
+
+
+def test_help_shows_numbers_as_they_are_written():
+    helps = {name: " ".join(works_or_exits(name, "--help").split()) for name in ("eval-parsing", "serve")}
+    assert "95 % intervals" in helps["eval-parsing"] and "[1000000]" in helps["serve"]
+
+
+def works_or_exits(*arguments):
+    code, out, error = call(*arguments)
+    assert code == 0, error
+    return out
+
+
+def test_what_continues_a_run_knows_cells_of_one_s_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "imported_files", lambda: [tmp_path / "my cells.py"])
+    told = train._go_on(tmp_path / "run", train.Options(out=None))
+    assert told == f"`gatedrnn train --out {tmp_path}/run --resume --import '{tmp_path}/my cells.py'` continues it"

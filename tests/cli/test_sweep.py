@@ -1,5 +1,6 @@
 """`gatedrnn sweep`: rounds, values, refusals; interrupted and resumed."""
 
+import io
 import json
 import os
 import signal
@@ -226,3 +227,10 @@ def test_interrupted_and_resumed_it_finds_the_best(config, capsys):
     assert found["measure"] == "valid_perplexity" and found["best"]["trial"] == 2
     assert [row["trial"] for row in found["trials"]] == [1, 2] and (out / "sweep.png").stat().st_size > 5_000
     assert main(["evaluate", found["best"]["run"], "--data", str(config.parent / "text" / "valid.txt")]) == 0
+
+
+def test_a_configuration_is_read_from_standard_input(config, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(config.read_bytes())))
+    over = ["--over", "training.learning_rate=0.001,x", "--minutes", "1", "--data", str(config.parent / "text")]
+    assert main(["sweep", "-", *over, "--out", str(config.parent / "out")]) == 1
+    assert "training.learning_rate: must be a number; got 'x'" in capsys.readouterr().err

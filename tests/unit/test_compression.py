@@ -266,3 +266,13 @@ def test_a_checkpoint_knows_a_scheme_by_the_name_that_it_had():
     name = "Scheme(method='svd', gates=None, weights=None, step=0.2, clip=0.4, rank=2)"
     assert Projection(model, Scheme("svd", rank=2)).name == name
     assert Projection(model, replace(Scheme("svd", rank=2), capped=True)).name == name
+
+
+def test_the_rank_of_svd_is_that_of_the_table_unless_one_is_named():
+    model = LanguageModel(LanguageModelConfig(9, cell="lstm", embedding_size=40, hidden_sizes=(230, 40)))
+    ranks = []
+    for scheme in (published(230)["SVD"], Scheme("svd")):
+        kept = compressed(model, scheme)
+        names = ("layers.0.weight_ih_l0", "layers.0.weight_hh_l0")
+        ranks.append([kept[name].blocks[0].parts["left"].shape[1] for name in names])
+    assert ranks == [[26, 26], [26, 26]]

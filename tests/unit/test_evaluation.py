@@ -13,6 +13,8 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import EOS, Corpus, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate, surprisals
 from gatedrnn.models import surprisal as surprisal_module
+from gatedrnn.models.saving import save_tensors
+from gatedrnn.studies.compression import Scheme, compressed
 from gatedrnn.studies.parsing import align_lines, surprisal_records
 from gatedrnn.tasks.cache import Cache
 from gatedrnn.tasks.dynamic import Dynamic
@@ -440,3 +442,48 @@ def test_filters_keep_the_most_probable(top_k, top_p):
 def test_a_filter_that_cannot_be_is_refused(model, how, message):
     with pytest.raises(ArgumentError, match=message):
         sample(model, 1, **how)
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, float("nan"), float("inf"), "1", True])
+def test_a_temperature_is_a_number_above_zero(temperature):
+    with pytest.raises(ArgumentError, match=r"evaluate\.temperature: must be a finite number above 0"):
+        evaluate(make_model(), np.array([1, 2]), VOCABULARY, temperature=temperature)
+
+
+def test_settings_of_another_type_are_told():
+    for make in (Cache, Dynamic):
+        for name in make.__dataclass_fields__:
+            for value in ("x", None):
+                with pytest.raises(ArgumentError, match=f"{make.__name__.lower()}\\.{name.strip('_')}: must "):
+                    make(**{name: value})
+
+
+def test_the_sharpest_cache_is_a_number_and_a_sharper_one_is_refused():
+    tokens = np.random.default_rng(1).integers(2, len(VOCABULARY), 40)
+    assert evaluate(make_model(), tokens, VOCABULARY, cache=Cache(theta=1e100)).perplexity > 1
+    with pytest.raises(ArgumentError, match=r"cache\.theta: must be at most 1e\+100; got 1e\+101"):
+        Cache(theta=1e101)
+
+
+def test_modes_of_parts_and_compressed_weights_are_as_before(tmp_path):
+    model, tokens = make_model(), np.random.default_rng(1).integers(2, len(VOCABULARY), 40)
+    model.train().layers[0].eval()
+    evaluate(model, tokens, VOCABULARY)
+    assert model.training and not model.layers[0].training and model.layers[1].training
+    make_model().float().save_pretrained(tmp_path)
+    save_tensors(tmp_path, compressed(make_model().float(), Scheme("int8")))
+    small = LanguageModel.from_pretrained(tmp_path)
+    before = {name: type(value) for name, value in small.own_state_dict().items()}
+    evaluate(small, tokens, VOCABULARY, dynamic=Dynamic())
+    assert {name: type(value) for name, value in small.own_state_dict().items()} == before
+
+
+def test_sampling_is_without_dropout_and_leaves_the_mode():
+    model = make_model().train()
+    first, second = (list(islice(generate(model, [1, 3], top_k=1), 12)) for _ in range(2))
+    assert first == second == list(islice(generate(model.eval(), [1, 3], top_k=1), 12))
+    model.train()
+    next(generate(model, [1]))
+    assert model.training
+    with pytest.raises(ArgumentError, match=r"generate\.prompt: must have at least one id"):
+        next(generate(model, []))

@@ -6,12 +6,14 @@ import torch
 
 from gatedrnn import CELLS, Recurrent
 from gatedrnn.cells import Cell, Gate, Spec
+from gatedrnn.cli.commands.gates import _sentence
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import EOS, UNK, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.plots.gates import gates_of_words, histograms, update_frequencies
-from gatedrnn.plots.trees import to_svg
+from gatedrnn.plots.trees import save, to_svg
 from gatedrnn.studies.gates import BINS, collect, kept_share
+from gatedrnn.studies.gates.statistics import _LayerSums
 from gatedrnn.tasks.gates import LayerGates, gates_by_word, stream_gates
 
 WORDS = [UNK, EOS, "the", "cat", "N", "sees"]
@@ -200,3 +202,25 @@ def test_the_mean_of_a_cell_s_own_exponential_gate_is_what_it_is():
     trace = {"hidden": torch.zeros(3, 4), "scale": torch.full((3, 4), 5.5)}
     (found,) = collect([[LayerGates("1", spec, trace)]])
     assert found.gates["scale"].mean == 5.5
+
+
+def test_more_values_than_float32_counts_are_counted():
+    sums = _LayerSums("layer 1")
+    sums.add(
+        CELLS["lstm"].example(), {"input_gate": torch.zeros((1 << 24) + 9, 1), "cell_candidate": torch.zeros(3, 1)}
+    )
+    assert int(sums.counts["input_gate"][0]) == (1 << 24) + 9
+
+
+def test_a_long_word_leaves_room_for_the_table(tmp_path, recwarn):
+    figure = gates_of_words(["a", "x" * 120], {"input gate": [0.1, 0.2]})
+    save(figure, tmp_path / "a.png")
+    save(figure, tmp_path / "a.svg")
+    assert figure.axes[0].get_position().height * figure.get_figheight() > 0.2 and not recwarn.list
+    assert "<text" in (tmp_path / "a.svg").read_text()
+
+
+def test_each_run_has_a_figure_of_its_own():
+    for runs in (["x/y", "z/y", "x-y"], ["/tmp/y", "tmp/y"], ["a", "b"]):
+        names = [_sentence(dict.fromkeys(runs), run, 1) for run in runs]
+        assert len(set(names)) == len(runs) and all(name.startswith("sentence-1-") for name in names)

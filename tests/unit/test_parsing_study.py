@@ -24,8 +24,9 @@ from gatedrnn.studies.parsing import (
     parse_sentences,
 )
 from gatedrnn.studies.parsing import read_sentences as read
+from gatedrnn.studies.parsing.evaluation import _baseline
 from gatedrnn.studies.syntax import log_probabilities
-from gatedrnn.trees import ALGORITHMS, bootstrap, distances_to_spans, gold_tree, score
+from gatedrnn.trees import ALGORITHMS, bootstrap, bootstrap_mean, distances_to_spans, gold_tree, score
 
 WORDS, EOS = 30, 1
 
@@ -421,3 +422,13 @@ def test_a_parse_that_cannot_be_made_is_refused(options, message):
     characters = Vocabulary.learn(iter([["cat"]]), DataConfig(level="char"))
     with pytest.raises(ArgumentError, match="parse: needs a vocabulary of words; got level char"):
         parse_sentences(make_model(), characters, [["cat"]])
+
+
+def test_the_interval_of_random_trees_is_of_the_mean_of_their_runs():
+    result = evaluate_parsing(GOLD, samples=200, baselines=("random",))
+    low, high = result.intervals["random"]["B"]
+    assert low < result.scores["random"]["B"] < high
+    alone = [bootstrap(run, GOLD, samples=200)["B"] for run in _baseline("random", GOLD)]
+    assert high - low < max(b - a for a, b in alone)
+    same = [[set(tree.spans) for tree in GOLD]] * 2
+    assert bootstrap_mean(same, GOLD, samples=20) == bootstrap(same[0], GOLD, samples=20)

@@ -501,3 +501,15 @@ def test_a_checkpoint_of_before_does_not_say_which_text_validated(corpus, tmp_pa
     assert "valid_text" not in checkpoint.load(tmp_path / "run")[1]
     assert train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True).epochs == 3
     assert checkpoint.load(tmp_path / "run")[1]["valid_text"] == LanguageModelling(corpus).checksum("valid")
+
+
+def test_finetuning_reads_all_of_its_first_epoch_where_the_last_one_was_cut_off(corpus, tmp_path):
+    display, config = Quiet(), config_for("adam", epochs=1)
+    train(config, LanguageModelling(corpus), tmp_path / "one", display)
+    with pytest.raises(CutError):
+        many = replace(config, training=replace(config.training, epochs=5, finetune_epochs=1))
+        train(many, LanguageModelling(corpus), tmp_path / "run", Quiet(2 * display.steps + 2))
+    few, last = replace(many, training=replace(many.training, epochs=2)), Quiet()
+    train(few, LanguageModelling(corpus), tmp_path / "run", last, resume=True)
+    assert last.steps == display.steps
+    assert metrics(tmp_path / "run")[-1]["train_loss_nats"] < 10

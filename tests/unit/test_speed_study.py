@@ -7,8 +7,9 @@ import pytest
 from gatedrnn import CELLS
 from gatedrnn.cells import own
 from gatedrnn.cli.main import main
-from gatedrnn.core.errors import GatedRNNError
+from gatedrnn.core.errors import ArgumentError, GatedRNNError
 from gatedrnn.studies.speed import measure, peak_growth
+from gatedrnn.studies.speed.shapes import shape_named
 
 OWN = """from gatedrnn.cells import CELLS
 from dataclasses import replace
@@ -51,3 +52,9 @@ def test_memory_of_a_gpu_is_refused_in_one_line(capsys):
     assert main(["bench", "--device", "cuda", "--memory"]) == 1
     told = "gatedrnn: bench.memory: works only with device cpu; got device=cuda. Leave --memory out.\n"
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("name", ["H0-B1-T1", "H16-B0-T5", "H16-B1-T0", "H99999999999999999999-B1-T1"])
+def test_sizes_of_a_shape_are_positive(name):
+    with pytest.raises(ArgumentError, match=rf"^bench\.shape {name}: must be "):
+        shape_named(name)

@@ -62,6 +62,9 @@ def test_formulae_are_what_python_makes_of_them():
         ("(1;%a%) > 3 | (1;%a%) < 3 | (1;%a%) = 3.0009", True),
         ("(1;%a%) = 3.0011", False),
         ("1 > 2 & 1 > 2 | 1 < 2", True),
+        ("1 < 2 | 1 < 2 & 1 > 2", False),  # from left to right, as in SyntaxGym
+        ("1 < 2 | (1 < 2 & 1 > 2)", True),
+        (" & ".join(["1 < 2"] * 1200), True),
         ("9 - 3 + 2 = 8", True),
         ("(1;%a%) < (1;%a%)", False),
         ("-(1;%a%) = - - -3", True),

@@ -302,3 +302,39 @@ def test_nothing_is_appended_to_a_prefix():
     given = [MinimalPair("p", "the pilot", "the old", ("the", "pilot", "old"))]
     with pytest.raises(ArgumentError, match=r"append: works only with the method sentence; got '\.' with the method"):
         evaluate_pairs(model, vocabulary, given, method="prefix", append=".")
+
+
+WHOLE = ["@-@", "@", "l'", "homme", "C#", "'n'", "sleeps.", "sleeps", "Mr.", "year", "no"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("year @-@ year", ["year", "@-@", "year"]),
+        ("l' homme", ["l'", "homme"]),
+        ("L' homme", ["l'", "homme"]),
+        ("C# 'n' C#", ["C#", "'n'", "C#"]),
+        ("Mr. homme sleeps.", ["Mr.", "homme", "sleeps"]),  # the sentence ends, and the vocabulary has the word
+        ("homme sleeps. homme", ["homme", "sleeps.", "homme"]),
+        ("homme don't", ["homme", "<unk>", "<unk>"]),
+    ],
+)
+def test_what_the_vocabulary_has_is_not_cut(text, words):
+    known = Vocabulary.build([WHOLE], min_count=1)
+    expected = [known.ids[word] for word in words]
+    assert sentence_ids(known, text) == expected
+    start, _, end = text.partition(" ")
+    before, after = continuation_ids(known, f"{start} ", end)
+    assert before + after == expected
+    assert [each.unknown for each in read_regions(_model(known), known, [[text]])] == ["<unk>" in words]
+
+
+def _model(known):
+    return LanguageModel(LanguageModelConfig(len(known), cell="gru", embedding_size=4, hidden_sizes=(4,)))
+
+
+@pytest.mark.parametrize("level", list(LEVELS))
+def test_white_space_at_the_end_of_a_sentence_does_not_count(level):
+    known = of_level(level)[1]
+    for text in ("the pilot. ", "the pilot.\n", "the pilot.\t "):
+        assert sentence_ids(known, text) == sentence_ids(known, "the pilot.")

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from displays import Quiet
 from letters import write_letters
+from lightning_fabric.plugins.precision import MixedPrecision
 
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import Corpus, DataConfig, find_splits
@@ -13,7 +15,7 @@ from gatedrnn.tasks import GrammarInduction, Inference, LanguageModelling, Trans
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.task import check_read
 from gatedrnn.training.config import RunConfig
-from gatedrnn.training.loop import train
+from gatedrnn.training.loop import _optimizer, train
 from gatedrnn.training.run import continued
 
 WITHOUT = [
@@ -56,3 +58,41 @@ def test_a_batch_size_of_validation_has_no_effect_for_a_grammar():
         ArgumentError, match=r"training\.evaluation_batch_size: has no effect for grammar; got 7\. Leave it out"
     ):
         check_read(GrammarInduction, training)
+
+
+def test_a_final_temperature_that_no_gate_can_have_is_refused():
+    for value in (1e-42, 1e300):
+        with pytest.raises(
+            ArgumentError, match=r"training\.final_temperature: must have an inverse that float32 can hold"
+        ):
+            TrainingConfig(final_temperature=value)
+
+
+@pytest.mark.parametrize(
+    ("values", "given", "left"),
+    [
+        (
+            {"unit": "sentence", "random_lengths": True, "peak_beta": 0.7, "schedule": "one_cycle"},
+            "unit",
+            {"random_lengths"},
+        ),
+        ({"schedule": "cosine", "peak_beta": 0.7, "warmup_steps": 5}, "schedule", {"peak_beta"}),
+        ({"schedule": "one_cycle", "peak_beta": 0.7, "warmup_steps": 5}, "schedule", {"warmup_steps"}),
+        ({"schedule": "one_cycle", "optimizer": "sgd", "peak_beta": 0.7}, "optimizer", {"peak_beta"}),
+        ({"schedule": "cosine", "peak_beta": 0.7}, "epochs", set()),
+    ],
+)
+def test_what_an_option_forbids_of_a_file_is_left_out(values, given, left):
+    assert values.keys() - TrainingConfig.without_clashes(values, {f"training.{given}"}).keys() == left
+    said = {f"training.{given}", *(f"training.{name}" for name in left)}
+    assert TrainingConfig.without_clashes(values, said) == values
+
+
+def test_gradients_of_16_mixed_can_be_clipped():
+    """Fabric does not clip the gradients of a fused optimiser behind a scaler."""
+    layer = torch.nn.Linear(2, 2)
+    assert _optimizer(layer, TrainingConfig()).defaults["fused"] is True
+    precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    optimizer = _optimizer(layer, TrainingConfig(precision="16-mixed"))
+    precision.scaler.scale(layer(torch.ones(1, 2)).sum()).backward()
+    precision.unscale_gradients(optimizer)
