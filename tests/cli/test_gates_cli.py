@@ -209,3 +209,9 @@ def test_the_legend_names_every_model_whatever_gates_it_has(first, second):
     deep = {"a": [*layers(first, []), *layers(first, [0.5])], "b": layers(first, [0.1])}
     (legend,) = update_frequencies(deep).legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+
+
+def test_a_very_long_sentence_is_not_drawn_but_recorded(work, tmp_path):
+    code, _, error = call("gates", work / "lstm", "--sentence", "the " * 401, "--out", tmp_path / "out")
+    assert code == 0 and "sentence 1 has 401 tokens, and is not drawn: 400 at most are" in error
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["gates.json"]

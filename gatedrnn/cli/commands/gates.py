@@ -1,6 +1,7 @@
 """`gatedrnn gates`: what the gates of runs do over a text and in sentences, as figures and JSON."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,7 @@ from gatedrnn.training.run import Run, load_runs
 
 _STRETCHES = 20
 _KINDS = ("pdf", "png", "svg")
+_LONGEST = 400  # tokens of a sentence that is drawn
 _RECORD = "gates.json"
 
 
@@ -127,7 +129,12 @@ def _figures(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for run, found in record.items():
         for number, sentence in enumerate(found["sentences"], 1):
             rows, written, name = _rows(sentence), sentence.get("translation"), _sentence(record, run, number)
-            if written:
+            if len(sentence["words"]) > _LONGEST:
+                told = (
+                    f"sentence {number} has {len(sentence['words'])} tokens, and is not drawn: {_LONGEST} at most are"
+                )
+                print(f"gatedrnn: {run}: {told}; its values are in {_RECORD}", file=sys.stderr)
+            elif written:
                 sides = (sentence["words"], rows), (written["words"], _rows(written))
                 yield name, attention_and_gates(*sides, sentence["attention"])
             elif rows:

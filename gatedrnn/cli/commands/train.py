@@ -88,7 +88,7 @@ def run(options: Options, teach: Teach | None = None) -> Found:
     goes_on = options.resume and options.out is not None and (Path(options.out) / CONFIG_FILE).exists()
     own = _own(Path(options.out or ""), options.task) if goes_on else {}
     if own and ("model.cell" not in options.given or sections["model"].get("cell") == own["model"].get("cell")):
-        sections = {name: _over(own.get(name, {}), name, values, options.given) for name, values in sections.items()}
+        sections = {name: _over(own[name], name, values, options.given) for name, values in sections.items()}
     cell = sections["model"].get("cell")  # what a file holds for another cell, that an option replaced, may stand
     left = {key.removeprefix("model.") for key, other in options.cells.items() if goes_on or other != cell}
     sections["model"] = RunConfig.types({"task": options.task})["model"].without_unread(sections["model"], left)
@@ -130,9 +130,7 @@ def _own(out: Path, task: str) -> dict[str, Any]:
 
 
 def _over(own: dict[str, Any], section: str, values: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
-    """A section of the run, with the keys that are given over it; `values` where there is no run."""
-    if not own:
-        return values
+    """A section of the run, with the keys that are given over it."""
     asked = {name: value for name, value in values.items() if f"{section}.{name}" in given}
     for name, value in values.items():  # some keys of a mapping
         if name not in asked and any(key.startswith(f"{section}.{name}.") for key in given):
