@@ -65,6 +65,8 @@ def convert(hint: Any, value: Any, owner: str) -> Any:
         if not isinstance(value, list | tuple):
             written = {float: "[0.9, 0.99]", int: "[300, 300]"}.get(get_args(hint)[0], "[name, name]")
             raise ArgumentError(owner, "must be a list", repr(value), f"Write {written}")
+        if Ellipsis not in get_args(hint) and len(value) != len(get_args(hint)):
+            raise ArgumentError(owner, f"must have {len(get_args(hint))} values", repr(value), "Change the value")
         return tuple(convert(get_args(hint)[0], entry, owner) for entry in value)
     if get_origin(hint) is dict:
         if not isinstance(value, dict):

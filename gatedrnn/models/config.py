@@ -46,7 +46,7 @@ class CellSection:
                 probability(f"model.{each.name}", getattr(self, each.name))
         object.__setattr__(self, "options", self._all_options())
         own = (None, CELLS[self.cell].gates)
-        if "gates" in _unread(self.cell, self.hidden_sizes) and self.gates not in own:
+        if "gates" in _unread(self.cell, self.hidden_sizes, self.options) and self.gates not in own:
             got = f"{self.gates!r} with cell={self.cell}"
             raise ArgumentError("model.gates", "needs a cell with gates to perturb", got, "Leave it out")
 
@@ -85,7 +85,7 @@ class CellSection:
     def without_unread(cls: Any, values: dict[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
         """`values` without those, among `names` ("options.chunk_size") [all], that their cell does not read."""
         values = with_options(values)
-        unread = _unread(values.get("cell", cls.cell))
+        unread = _unread(values.get("cell", cls.cell), options=values.get("options"))
         left = unread if names is None else unread.intersection(names)
         kept = {key: value for key, value in values.items() if key not in left}
         if isinstance(kept.get("options"), dict):
@@ -318,15 +318,16 @@ def _shown(gate: str) -> str:
     return f"{gate.removesuffix('_gate').replace('_', ' ')} gate"
 
 
-def _unread(cell: Any, sizes: Collection[int] = ()) -> set[str]:
+def _unread(cell: Any, sizes: Collection[int] = (), options: Any = None) -> set[str]:
     """What this cell does not read: "options.NAME" of other cells' options, and settings of gates that it does not have.
 
-    Args: sizes: hidden sizes; the first that the cell has, with its default options, is asked for its gates.
+    Args: sizes, options: the first of these hidden sizes that the cell has, with these options, is asked for its gates.
     """
     if not isinstance(cell, str) or cell not in CELLS:
         return set()
     others = {f"options.{name}" for other in CELLS for name in CELLS[other].options if name not in CELLS[cell].options}
-    spec = CELLS[cell].example(sizes=sizes)
+    given = options if isinstance(options, dict) else {}
+    spec = CELLS[cell].example({name: value for name, value in given.items() if name in CELLS[cell].options}, sizes)
     if spec is None:
         return others
     named = {gate.name for gate in spec.gates}

@@ -47,7 +47,7 @@ def generate(
         positive_int("generate.top_k", top_k)
     if not 0 < top_p <= 1:
         raise ArgumentError("generate.top_p", "must lie in (0, 1]", top_p, "Give a number such as 0.9")
-    if not prompt:
+    if not len(prompt):
         raise ArgumentError("generate.prompt", "must have at least one id", "none", "Begin with that of <eos>")
     excluded, size = sorted(set(exclude)), model.embedding.num_embeddings
     if len(excluded) >= size or not all(0 <= i < size for i in excluded):

@@ -99,11 +99,15 @@ def update_frequencies(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figur
     return figure
 
 
+_LETTERS = 100  # of a word that are shown
+
+
 def gates_of_words(words: Sequence[str], rows: Mapping[str, Sequence[float]]) -> Figure:
     """The average value of each gate at each word, as a table of shades with its numbers.
 
     Args: words: the columns; rows: values in [0, 1] by the row's name, drawn from the top.
     """
+    words = [word if len(word) <= _LETTERS else f"{word[: _LETTERS - 1]}…" for word in words]
     tilted = 0.04 * max(map(len, words), default=0)  # inches that a tilted word may need above the table
     figure = Figure(figsize=(0.72 * len(words) + 2.2 + tilted, 0.3 * len(rows) + 0.9 + tilted), layout="constrained")
     axes = figure.add_subplot()

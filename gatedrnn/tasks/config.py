@@ -21,6 +21,9 @@ PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 LARGEST_SEED = 2**32 - 1
 
 
+_SELECTING = ("optimizer", "schedule", "unit")
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """The section `training` of a run's YAML.
@@ -169,14 +172,12 @@ class TrainingConfig:
 
         Args: given: keys of options, as "training.unit".
         """
-        if not {"training.optimizer", "training.schedule", "training.unit"}.intersection(given):
-            return values
-        left = set[str]()
-        if values.get("unit") == "sentence":
+        left, asked = set[str](), {name: values.get(name) for name in _SELECTING if f"training.{name}" in given}
+        if asked.get("unit") == "sentence":
             left |= {"random_lengths", "partial_shuffle", "reset_probability"}
-        if values.get("schedule") != "one_cycle" or values.get("optimizer") == "sgd":
+        if asked.get("schedule", "one_cycle") != "one_cycle" or asked.get("optimizer") == "sgd":
             left.add("peak_beta")
-        if values.get("schedule") == "one_cycle":
+        if asked.get("schedule") == "one_cycle":
             left.add("warmup_steps")
         return {key: value for key, value in values.items() if key not in left or f"training.{key}" in given}
 

@@ -187,3 +187,9 @@ def test_translate_reads_no_conllu(tmp_path):
     line = fails("translate", tmp_path / "run", tmp_path / "a.conllu")
     assert "a.conllu: must be plain text for translate, one sentence per line; got a file of CoNLL-U" in line
     assert "CoNLL-U" not in call("translate", "--help")[1] and "CoNLL-U" in call("surprisal", "--help")[1]
+
+
+def test_trees_of_conllu_need_no_conllu_as_output(work, files):
+    trees = works("parse", work / "run", files / "b.conllu").splitlines()
+    assert trees and all(trees)
+    assert [each["tree"] for each in records("parse", work / "run", files / "b.conllu")] == trees

@@ -200,6 +200,7 @@ def test_a_file_is_a_part_that_the_command_line_completes(work, tmp_path):
         ("model: {hiden_sizes: [8]}", "model.hiden_sizes: unknown key. Did you mean 'hidden_sizes'?"),
         ("model: {gates: {temprature: 3}}", "model.gates.temprature: unknown key. Did you mean 'temperature'?"),
         ("training: {epochs: many}", "training.epochs: must be an integer; got 'many'"),
+        ("training: {betas: [0.9, 0.9, 0.9]}", "training.betas: must have 2 values; got [0.9, 0.9, 0.9]"),
         ("training: {epochs: -1}", "training.epochs: must be a positive integer; got -1"),
         ("training: 3", "training: must be a mapping of keys to values; got 3"),
         ("- 3", "must hold the sections data, model and training; got [3]"),
@@ -245,6 +246,8 @@ def test_the_configuration_of_a_run_on_another_text_goes_on_with_the_same_comman
     given = ("--config", work / "lstm" / "config.yaml", "--data", tmp_path / "text", "--out", tmp_path / "out")
     works("train", *given, "--resume", "--training.epochs", 1)
     works("train", *given, "--resume", "--training.epochs", 1)
+    told = "model.vocabulary_size: must be as in the run; got 99, and 9 in the run"
+    assert told in fails("train", *given, "--resume", "--model.vocabulary_size", 99)
 
 
 def test_a_task_begins_with_resume_and_a_bare_folder_must_hold_a_run(tmp_path):

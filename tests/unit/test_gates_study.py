@@ -213,6 +213,7 @@ def test_more_values_than_float32_counts_are_counted():
 
 
 def test_a_long_word_leaves_room_for_the_table(tmp_path, recwarn):
+    assert gates_of_words(["a" * 20_000], {"f": [0.5]}).get_figwidth() < 8
     figure = gates_of_words(["a", "x" * 120], {"input gate": [0.1, 0.2]})
     save(figure, tmp_path / "a.png")
     save(figure, tmp_path / "a.svg")
@@ -221,6 +222,6 @@ def test_a_long_word_leaves_room_for_the_table(tmp_path, recwarn):
 
 
 def test_each_run_has_a_figure_of_its_own():
-    for runs in (["x/y", "z/y", "x-y"], ["/tmp/y", "tmp/y"], ["a", "b"]):
+    for runs in (["x/y", "z/y", "x-y"], ["/tmp/y", "tmp/y"], ["a", "b"], ["x/y", "x-y", "x-y-1"]):
         names = [_sentence(dict.fromkeys(runs), run, 1) for run in runs]
         assert len(set(names)) == len(runs) and all(name.startswith("sentence-1-") for name in names)

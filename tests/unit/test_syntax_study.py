@@ -304,7 +304,7 @@ def test_nothing_is_appended_to_a_prefix():
         evaluate_pairs(model, vocabulary, given, method="prefix", append=".")
 
 
-WHOLE = ["@-@", "@", "l'", "homme", "C#", "'n'", "sleeps.", "sleeps", "Mr.", "year", "no"]
+WHOLE = ["@-@", "@", "l'", "homme", "C#", "'n'", "sleeps.", "sleeps", "Mr.", "year", "no", "."]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ WHOLE = ["@-@", "@", "l'", "homme", "C#", "'n'", "sleeps.", "sleeps", "Mr.", "ye
         ("l' homme", ["l'", "homme"]),
         ("L' homme", ["l'", "homme"]),
         ("C# 'n' C#", ["C#", "'n'", "C#"]),
-        ("Mr. homme sleeps.", ["Mr.", "homme", "sleeps"]),  # the sentence ends, and the vocabulary has the word
+        ("Mr. homme sleeps.", ["Mr.", "homme", "sleeps", "."]),  # the sentence ends, and the vocabulary has both parts
         ("homme sleeps. homme", ["homme", "sleeps.", "homme"]),
         ("homme don't", ["homme", "<unk>", "<unk>"]),
     ],
@@ -338,3 +338,8 @@ def test_white_space_at_the_end_of_a_sentence_does_not_count(level):
     known = of_level(level)[1]
     for text in ("the pilot. ", "the pilot.\n", "the pilot.\t "):
         assert sentence_ids(known, text) == sentence_ids(known, "the pilot.")
+
+
+def test_a_full_stop_that_is_no_word_of_its_own_stays_at_its_word():
+    known = Vocabulary.build([["sleeps.", "sleeps", "mary"]], min_count=1)
+    assert sentence_ids(known, "mary sleeps.") == [known.ids["mary"], known.ids["sleeps."]]

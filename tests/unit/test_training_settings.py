@@ -80,6 +80,7 @@ def test_a_final_temperature_that_no_gate_can_have_is_refused():
         ({"schedule": "one_cycle", "peak_beta": 0.7, "warmup_steps": 5}, "schedule", {"warmup_steps"}),
         ({"schedule": "one_cycle", "optimizer": "sgd", "peak_beta": 0.7}, "optimizer", {"peak_beta"}),
         ({"schedule": "cosine", "peak_beta": 0.7}, "epochs", set()),
+        ({"schedule": "cosine", "peak_beta": 0.7}, "unit", set()),
     ],
 )
 def test_what_an_option_forbids_of_a_file_is_left_out(values, given, left):

@@ -96,8 +96,7 @@ def _figures_named(folder: Path) -> set[str]:
 def _sentence(record: dict[str, Any], run: str, number: int) -> str:
     """The name of a sentence's figure, of each run another."""
     names = {each: each.replace("/", "-").strip("-") for each in record}
-    alike = [each for each in record if names[each] == names[run]]
-    own = names[run] + (f"-{alike.index(run) + 1}" if len(alike) > 1 else "")
+    own = names[run] if len(set(names.values())) == len(names) else f"{[*record].index(run) + 1}-{names[run]}"
     return f"sentence-{number}" + (f"-{own}" if len(record) > 1 else "")
 
 

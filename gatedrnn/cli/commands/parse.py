@@ -67,13 +67,14 @@ def run(options: Options) -> Found:
     runs = load_runs(folders, PARSERS)
     if all(map(is_grammar, runs)):
         check_gates_are_read(options)
-    if is_conllu(file):
+    in_words = is_conllu(file)
+    if in_words:
         sentences, again = tee(conllu_sentences(file)) if options.conllu else (None, conllu_sentences(file))
         text: Iterator[Any] = (each.words for each in again)
     else:
         sentences, text = None, (line for _, line in read_lines(file))
     given = zip(runs, tee(text, len(runs)), strict=True)
-    read = [_parses(run, own, sentences is not None, options) for run, own in given]
+    read = [_parses(run, own, in_words, options) for run, own in given]
     if len(runs) == 1 and not weights:
         return Found(_records(*read[0], file, options), sentences)
     how = {"runs": [{"run": folder, **how} for folder, (_, how) in zip(folders, read, strict=True)]}

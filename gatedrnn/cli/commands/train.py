@@ -289,7 +289,7 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
         if name == "--task" or name.startswith(("--data.", "--model.", "--training.")):
             keys.add(name[2:])
     cells = {key: cell for key, cell in cells.items() if key not in keys}
-    keys = (keys | cells.keys()) - {"model.options"} - _DECIDED_BY_DATA  # the options' own keys count
+    keys = (keys | (cells.keys() - _DECIDED_BY_DATA)) - {"model.options"}  # whose own keys count
     return _files_first(again), {key for key in keys if "." in key or key == "task"}, cells, files
 
 

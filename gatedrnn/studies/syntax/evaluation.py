@@ -109,7 +109,7 @@ def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> 
 
     Words are cut as in the Penn Treebank and looked up as `Vocabulary.encode_foreign` does; punctuation that the vocabulary lacks
     is left out. With `tokenize: none`, what stands between white space and is a word of the vocabulary (in lower case too, with
-    the mapping "number") is not cut, but for a full stop at the end after a known word. Characters and subwords are the
+    the mapping "number") is not cut, but for a full stop at the end where both parts are known. Characters and subwords are the
     vocabulary's own, without white space at the end.
     """
     if vocabulary.cuts_words:
@@ -125,9 +125,10 @@ def words_of_pieces(vocabulary: Vocabulary, text: str, mapping: str = "number") 
     if vocabulary.tokenize == "none":
         last = len(by_piece) - 1
         for k, piece in enumerate(text.split()):
-            if _knows(vocabulary, piece, mapping) and not (
-                k == last and piece.endswith(".") and _knows(vocabulary, piece[:-1], mapping)
-            ):
+            ends = (
+                k == last and piece.endswith(".") and "." in vocabulary.ids and _knows(vocabulary, piece[:-1], mapping)
+            )
+            if _knows(vocabulary, piece, mapping) and not ends:
                 by_piece[k] = [piece]
     kept = [(word, k) for k, words in by_piece.items() for word in words if counts(vocabulary, word)]
     return [word for word, _ in kept], [k for _, k in kept]
