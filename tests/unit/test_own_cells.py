@@ -247,7 +247,11 @@ def test_a_variance_without_degrees_of_freedom_is_pytorchs():
 
 def test_settings_of_gates_that_only_an_option_gives_a_cell_are_kept(registered):
     def maybe(hidden_size, *, ordered=False):
-        return grouped(hidden_size, groups=3) if ordered else Spec(hidden_size, (Gate("forget_gate", hidden_size),), ("h",))
+        return (
+            grouped(hidden_size, groups=3)
+            if ordered
+            else Spec(hidden_size, (Gate("forget_gate", hidden_size),), ("h",))
+        )
 
     registered(Cell("mine", "mine", maybe, grouped_step, options={"ordered": False}))
     values = {"cell": "mine", "options": {"ordered": True}, "tree_layer": 1, "tree_gate": "both", "master_bias": 2.0}
