@@ -55,9 +55,9 @@ def generate(
         raise ArgumentError("generate.exclude", rule, got, "Leave some ids out of exclude")
     device = model.embedding.weight.device
     with evaluating(model):
-        if len(prompt) > 1:  # without the logits of what is given
-            states = model.advance(torch.tensor(prompt[:-1], device=device)[:, None])[1]
-        output = model(torch.tensor([prompt[-1:]], device=device), states if len(prompt) > 1 else None)
+        given_T1 = torch.tensor(prompt, device=device)[:, None]
+        states = model.advance(given_T1[:-1])[1] if len(prompt) > 1 else None  # whose logits nobody reads
+        output = model(given_T1[-1:], states)
     while True:
         logits_V = finite("generate.logits", output.logits[-1, 0].double().cpu())
         logits_V[excluded] = -torch.inf

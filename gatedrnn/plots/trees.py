@@ -112,11 +112,8 @@ _AS_TEXT: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "gatedrnn"} 
 def to_svg(figure: Figure) -> str:
     """A figure as an inline SVG element: text as text, reproducible bytes."""
     stream = io.StringIO()
-    with (
-        matplotlib.rc_context(_AS_TEXT),
-        matplotlib.rc_context({"font.family": "sans-serif"}),
-        warnings.catch_warnings(),
-    ):
+    style: dict[Any, Any] = _AS_TEXT | {"font.family": "sans-serif"}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # what reads the text has fonts of its own
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = stream.getvalue()

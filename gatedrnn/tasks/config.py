@@ -20,7 +20,6 @@ WINDOWS = (
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 LARGEST_SEED = 2**32 - 1
 
-
 _SELECTING = ("optimizer", "schedule", "unit")
 
 

@@ -4,17 +4,7 @@ from gatedrnn.trees.baselines import BASELINES, balanced, balanced_up, left, ran
 from gatedrnn.trees.consensus import best_tree, consensus
 from gatedrnn.trees.distances import ALGORITHMS, distances_to_spans, spans_to_heights
 from gatedrnn.trees.gold import KEEP_RULES, Gold, gold_tree, keep_word
-from gatedrnn.trees.scores import (
-    PROTOCOLS,
-    Score,
-    agreement,
-    bootstrap,
-    bootstrap_mean,
-    depth,
-    label_recall,
-    score,
-    sentence_f1,
-)
+from gatedrnn.trees.scores import PROTOCOLS, Score, agreement, bootstrap, depth, label_recall, score, sentence_f1
 from gatedrnn.trees.spans import Bracketed, Span, brackets, spans_to_tree
 
 __all__ = [
@@ -31,7 +21,6 @@ __all__ = [
     "balanced_up",
     "best_tree",
     "bootstrap",
-    "bootstrap_mean",
     "brackets",
     "consensus",
     "depth",

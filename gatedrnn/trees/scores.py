@@ -69,7 +69,7 @@ def bootstrap(
 def bootstrap_mean(
     runs: Sequence[Sequence[Set[Span]]], gold: Sequence[Gold], samples: int = 1000, seed: int = 1
 ) -> dict[str, tuple[float, float] | None]:
-    """`bootstrap` of the mean F1 of several parses of the same sentences."""
+    """`bootstrap` of the mean F1 of several parses of the same sentences. Args: runs: each as `predicted`."""
     values = [per_sentence(predicted, gold) for predicted in runs]
     generator = np.random.default_rng(seed)
     found = []

@@ -264,14 +264,8 @@ def test_a_cell_s_own_options_are_the_layer_s_in_translation():
 
 
 def test_help_shows_numbers_as_they_are_written():
-    helps = {name: " ".join(works_or_exits(name, "--help").split()) for name in ("eval-parsing", "serve")}
+    helps = {name: " ".join(works(name, "--help").split()) for name in ("eval-parsing", "serve")}
     assert "95 % intervals" in helps["eval-parsing"] and "[1000000]" in helps["serve"]
-
-
-def works_or_exits(*arguments):
-    code, out, error = call(*arguments)
-    assert code == 0, error
-    return out
 
 
 def test_what_continues_a_run_knows_cells_of_one_s_own(tmp_path, monkeypatch):

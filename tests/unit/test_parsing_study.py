@@ -26,7 +26,8 @@ from gatedrnn.studies.parsing import (
 from gatedrnn.studies.parsing import read_sentences as read
 from gatedrnn.studies.parsing.evaluation import _baseline
 from gatedrnn.studies.syntax import log_probabilities
-from gatedrnn.trees import ALGORITHMS, bootstrap, bootstrap_mean, distances_to_spans, gold_tree, score
+from gatedrnn.trees import ALGORITHMS, bootstrap, distances_to_spans, gold_tree, score
+from gatedrnn.trees.scores import bootstrap_mean
 
 WORDS, EOS = 30, 1
 

@@ -63,7 +63,7 @@ def hops(name: str) -> dict[str, Any]:
     rows = ", ".join(f"{gate.name} {_width(gate.rows, H)} {gate.squash}" for gate in layer.spec.gates)
     extras = "".join(f"; {extra.name} for {', '.join(extra.gates)}" for extra in layer.spec.extras)
     perturbed = ", ".join(layer.spec.perturbed(layer.gates)) or "none"
-    step = (inspect.getdoc(getattr(cell.step, "func", cell.step)) or "").strip().split("\n\n")
+    step = (_own(cell.step).__doc__ or "").strip().split("\n\n")
     found = [
         ("layer", "torch.nn.LSTM's arguments, shapes and state dict", _where(RecurrentBase.forward)),
         ("rows of weights", f"{rows}{extras}", _where(cell.make_spec)),
@@ -112,9 +112,13 @@ def _width(rows: int, H: int) -> str:
     return "[H]" if rows == H else f"[{rows} of H = {H}]"
 
 
+def _own(function: Any) -> Any:
+    """The function that a partial calls, else itself."""
+    return function.func if isinstance(function, partial) else function
+
+
 def _where(function: Any) -> str:
-    while isinstance(function, partial):
-        function = function.func
+    function = _own(function)
     path = Path(inspect.getsourcefile(function) or "")
     root = Path(inspect.getsourcefile(Recurrent) or "").parents[2]
     shown = path.relative_to(root) if path.is_relative_to(root) else path

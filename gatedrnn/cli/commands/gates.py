@@ -129,9 +129,8 @@ def _figures(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         for number, sentence in enumerate(found["sentences"], 1):
             rows, written, name = _rows(sentence), sentence.get("translation"), _sentence(record, run, number)
             if len(sentence["words"]) > _LONGEST:
-                told = (
-                    f"sentence {number} has {len(sentence['words'])} tokens, and is not drawn: {_LONGEST} at most are"
-                )
+                size = len(sentence["words"])
+                told = f"sentence {number} has {size} tokens, and is not drawn: {_LONGEST} at most are"
                 print(f"gatedrnn: {run}: {told}; its values are in {_RECORD}", file=sys.stderr)
             elif written:
                 sides = (sentence["words"], rows), (written["words"], _rows(written))

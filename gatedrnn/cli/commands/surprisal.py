@@ -67,10 +67,8 @@ def show(found: Found, options: Options) -> None:
             print(*COLUMNS, sep="\t")
         names = ("word_index", "words", "tokens", "surprisal_bits", "distances", "unknown")
         for index, word, tokens, bits, far, unknown in zip(*(record[name] for name in names), strict=True):
-            text, shown = (
-                " ".join(tokens).replace("\t", "\\t").replace("\r", "\\r"),
-                "" if far is None else f"{far:.6f}",
-            )
+            text = " ".join(tokens).replace("\t", "\\t").replace("\r", "\\r")
+            shown = "" if far is None else f"{far:.6f}"
             print(number, index, word, text, f"{bits:.6f}", shown, int(not unknown), sep="\t")
 
 

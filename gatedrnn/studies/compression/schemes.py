@@ -38,7 +38,7 @@ class Scheme:
         weights: recurrent (W and U of every layer) or all (also embeddings, linear maps); none for all with int8, int4 and bf16.
         step: r, the distance of neighbouring values, for round and clip.
         clip: c, the largest absolute value, for clip.
-        rank: rank of the factors, for svd; default: 128 for 1,150 units, in proportion.
+        rank: rank of the factors, for svd; default: 128 for 1,150 units, in proportion, and below the sides.
         capped: whether a weight with too small a side for `rank` has the highest rank below that side; else it is refused.
 
     Raises: ArgumentError: an unknown method, or a value out of range.

@@ -18,6 +18,7 @@ BINS = 50
 LOW, HIGH = 0.1, 0.9
 """Beyond these a gate counts as nearly closed or open (Li et al. 2018)."""
 
+_COUNTED = 1 << 24  # histc counts in float32, which holds whole numbers up to here
 _GROUPS = 20  # of consecutive units, at most
 
 
@@ -111,9 +112,8 @@ class _LayerSums:
             if "m" in spec.states and name in _exponential(spec):  # stabilised: above 1 only where the old state is 0
                 values_MN = values_MN.clamp(max=1.0)
             start = starts.get(name, 0.0)
-            parts = (
-                values_MN.clamp(start, 1.0).flatten().split(1 << 24)
-            )  # float32's cumax may end above 1, its counts at 2²⁴
+            within = values_MN.clamp(start, 1.0).flatten()  # float32's cumax may end above 1
+            parts = within.split(_COUNTED)
             found = torch.stack([torch.histc(part, BINS, start, 1.0).long() for part in parts]).sum(0)
             three = torch.stack([values_MN.sum(), (values_MN < LOW).sum(), (values_MN > HIGH).sum()]).double()
             self.counts[name] = self.counts.get(name, 0) + found

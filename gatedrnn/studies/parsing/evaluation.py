@@ -13,13 +13,13 @@ from gatedrnn.trees import (
     Gold,
     Score,
     Span,
-    bootstrap_mean,
     depth,
     label_recall,
     random_spans,
     score,
     upper_bound,
 )
+from gatedrnn.trees.scores import bootstrap_mean
 
 RANDOM_SEEDS = (1, 2, 3, 4, 5)
 BASELINE_NAMES = ("left", "right", "balanced", "balanced_up", "random", "upper_bound")
@@ -37,7 +37,7 @@ class ParsingResult:
         scores: F1 in percent by parser ("model", "left", …) and protocol, None where the protocol counts no sentence; "random" is
             the mean over five seeds.
         recall: of the model's gold constituents by label; empty without a model.
-        intervals: 95 % intervals of the same (low, high), of one seed for "random"; empty unless asked for.
+        intervals: 95 % intervals of the same (low, high); empty unless asked for.
         depth: mean depth of the trees by parser, of "gold" too: the most constituents over one word.
     """
 

@@ -118,24 +118,25 @@ def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> 
 
 
 def words_of_pieces(vocabulary: Vocabulary, text: str, mapping: str = "number") -> tuple[list[str], list[int]]:
-    """Words of a sentence of raw text that count, and of which piece between white space each is, from 0; as `sentence_ids`."""
-    by_piece: dict[int, list[str]] = {k: [] for k in range(len(text.split()))}
+    """Words of a sentence of raw text, without punctuation that the vocabulary lacks; cut as in `sentence_ids`.
+
+    Returns: the words, and of each the number from 0 of the piece between white space that it is of.
+    """
+
+    def known(word: str) -> bool:
+        return word in vocabulary.ids or (mapping == "number" and word.lower() in vocabulary.ids)
+
+    pieces = text.split()
+    groups: list[list[str]] = [[] for _ in pieces]
     for word, k in zip(*penn_words_of_pieces(text), strict=True):
-        by_piece[k].append(word)
+        groups[k].append(word)
     if vocabulary.tokenize == "none":
-        last = len(by_piece) - 1
-        for k, piece in enumerate(text.split()):
-            ends = (
-                k == last and piece.endswith(".") and "." in vocabulary.ids and _knows(vocabulary, piece[:-1], mapping)
-            )
-            if _knows(vocabulary, piece, mapping) and not ends:
-                by_piece[k] = [piece]
-    kept = [(word, k) for k, words in by_piece.items() for word in words if counts(vocabulary, word)]
+        whole = [known(piece) for piece in pieces]
+        if pieces and pieces[-1].endswith(".") and "." in vocabulary.ids and known(pieces[-1][:-1]):
+            whole[-1] = False
+        groups = [[piece] if one else group for piece, group, one in zip(pieces, groups, whole, strict=True)]
+    kept = [(word, k) for k, group in enumerate(groups) for word in group if counts(vocabulary, word)]
     return [word for word, _ in kept], [k for _, k in kept]
-
-
-def _knows(vocabulary: Vocabulary, piece: str, mapping: str) -> bool:
-    return piece in vocabulary.ids or (mapping == "number" and piece.lower() in vocabulary.ids)
 
 
 def continuation_ids(

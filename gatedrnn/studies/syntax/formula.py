@@ -9,7 +9,6 @@ region     = "(" ( number | "*" ) ";%" condition "%)"
 
 import re
 from collections.abc import Callable
-from functools import reduce
 from typing import Any, final
 
 from gatedrnn.core.errors import DataError
@@ -78,9 +77,14 @@ class Formula:
             self._take(sign)
             start = self._at
             others.append((_JOINING[sign], self._truth(self._comparison(), start)))
-        return True, lambda values: reduce(
-            lambda so_far, other: other[0](so_far, other[1](values)), others, first[1](values)
-        )
+
+        def value(values: Values) -> bool:
+            so_far = first[1](values)
+            for join, other in others:
+                so_far = join(so_far, other(values))
+            return so_far
+
+        return True, value
 
     def _comparison(self) -> _Node:
         start = self._at
