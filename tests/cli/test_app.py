@@ -46,6 +46,10 @@ class TestReadings:
         with pytest.raises(ArgumentError, match=r"sentence: must have at most 100 words; got 101\. Use gatedrnn parse"):
             read(runs["run"], "the " * 101, None, False)
 
+    def test_of_a_text_without_a_token(self, runs, monkeypatch):
+        monkeypatch.setattr("gatedrnn.app.readings.surprisal_records", lambda *_, **__: iter(()))
+        assert read(runs["char"], "日本", None, False) == ("", "", "", [])
+
     def test_continuation_is_the_commands(self, runs, levels):
         how = ("--prompt", "the cat", "--words", 12, "--seed", 3, "--temperature", 0.8)
         found = record("generate", levels / "run", *how)

@@ -7,6 +7,7 @@ import conllu
 import pytest
 from terminal import call, fails, records, works
 
+from gatedrnn.cli.commands import parse, surprisal
 from gatedrnn.core.errors import DataError
 from gatedrnn.data import Vocabulary, align, align_words, read_conllu
 
@@ -193,3 +194,14 @@ def test_trees_of_conllu_need_no_conllu_as_output(work, files):
     trees = works("parse", work / "run", files / "b.conllu").splitlines()
     assert trees and all(trees)
     assert [each["tree"] for each in records("parse", work / "run", files / "b.conllu")] == trees
+
+
+@pytest.mark.parametrize("command", [surprisal, parse])
+def test_sentences_of_conllu_are_kept_for_conllu_alone(work, files, command):
+    how = (
+        {"run": str(work / "run"), "file": str(files / "b.conllu")}
+        if command is surprisal
+        else {"runs": (str(work / "run"), str(files / "b.conllu"))}
+    )
+    assert command.run(command.Options(**how)).more is None
+    assert command.run(command.Options(**how, conllu=True)).more is not None

@@ -175,6 +175,27 @@ def test_a_job_may_be_run_again(brief, tmp_path):
     assert ended == [("one", 0)] * 2
 
 
+def test_a_training_that_ignores_interrupts_is_terminated(monkeypatch, tmp_path):
+    """In a script, jobs in the background are told to ignore SIGINT."""
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    started = []
+
+    def start_one(job, environment):
+        code = deaf if job.name == "deaf" else ""
+        process = subprocess.Popen([sys.executable, "-S", "-c", code], env=environment, stdout=subprocess.PIPE)
+        process.stdout.readline()  # it has told that it is deaf, or has ended
+        started.append(process)
+        return process
+
+    def interrupt(job, code):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "_start", start_one)
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs([Job(name, ["--version"], tmp_path / name) for name in ("deaf", "brief")], 2, interrupt)
+    assert [process.returncode for process in started] == [-signal.SIGTERM, 0]
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no terminals that hang up")
 @pytest.mark.parametrize("ignored", [False, True])
 def test_the_end_of_the_terminal_is_an_interrupt_except_under_nohup(ignored, brief, tmp_path):

@@ -2,6 +2,7 @@
 
 import importlib
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import torch
@@ -257,3 +258,9 @@ def test_settings_of_gates_that_only_an_option_gives_a_cell_are_kept(registered)
     values = {"cell": "mine", "options": {"ordered": True}, "tree_layer": 1, "tree_gate": "both", "master_bias": 2.0}
     assert LanguageModelConfig.without_unread(values) == values
     assert LanguageModelConfig.without_unread(values | {"options": {}}).keys() == {"cell", "options"}
+
+
+def test_a_step_that_is_a_partial_is_explained(registered):
+    registered(Cell("mine", "mine", partial(grouped, groups=1), partial(grouped_step)))
+    places = {hop["what"]: hop["where"] for hop in explain.hops("mine")["hops"]}
+    assert "test_own_cells.py:" in places["step"] and "test_own_cells.py:" in places["rows of weights"]

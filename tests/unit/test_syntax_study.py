@@ -314,7 +314,7 @@ WHOLE = ["@-@", "@", "l'", "homme", "C#", "'n'", "sleeps.", "sleeps", "Mr.", "ye
         ("l' homme", ["l'", "homme"]),
         ("L' homme", ["l'", "homme"]),
         ("C# 'n' C#", ["C#", "'n'", "C#"]),
-        ("Mr. homme sleeps.", ["Mr.", "homme", "sleeps", "."]),  # the sentence ends, and the vocabulary has both parts
+        ("Mr. homme sleeps.", ["Mr.", "homme", "sleeps", "."]),  # the sentence ends, and the vocabulary has the word
         ("homme sleeps. homme", ["homme", "sleeps.", "homme"]),
         ("homme don't", ["homme", "<unk>", "<unk>"]),
     ],
@@ -340,6 +340,7 @@ def test_white_space_at_the_end_of_a_sentence_does_not_count(level):
         assert sentence_ids(known, text) == sentence_ids(known, "the pilot.")
 
 
-def test_a_full_stop_that_is_no_word_of_its_own_stays_at_its_word():
-    known = Vocabulary.build([["sleeps.", "sleeps", "mary"]], min_count=1)
-    assert sentence_ids(known, "mary sleeps.") == [known.ids["mary"], known.ids["sleeps."]]
+def test_a_full_stop_at_the_end_is_none_of_an_abbreviation_that_is_known_too():
+    known = Vocabulary.build([["wash.", "wash", "mary"]], min_count=1)  # Washington
+    assert sentence_ids(known, "mary wash.") == [known.ids["mary"], known.ids["wash"]]
+    assert sentence_ids(known, "mary wash. mary") == [known.ids[word] for word in ("mary", "wash.", "mary")]

@@ -109,7 +109,7 @@ def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> 
 
     Words are cut as in the Penn Treebank and looked up as `Vocabulary.encode_foreign` does; punctuation that the vocabulary lacks
     is left out. With `tokenize: none`, what stands between white space and is a word of the vocabulary (in lower case too, with
-    the mapping "number") is not cut, but for a full stop at the end where both parts are known. Characters and subwords are the
+    the mapping "number") is not cut, but for a full stop at the end of a known word. Characters and subwords are the
     vocabulary's own, without white space at the end.
     """
     if vocabulary.cuts_words:
@@ -132,7 +132,7 @@ def words_of_pieces(vocabulary: Vocabulary, text: str, mapping: str = "number") 
         groups[k].append(word)
     if vocabulary.tokenize == "none":
         whole = [known(piece) for piece in pieces]
-        if pieces and pieces[-1].endswith(".") and "." in vocabulary.ids and known(pieces[-1][:-1]):
+        if pieces and pieces[-1].endswith(".") and known(pieces[-1][:-1]):  # `wash.` ends a sentence, and is no state
             whole[-1] = False
         groups = [[piece] if one else group for piece, group, one in zip(pieces, groups, whole, strict=True)]
     kept = [(word, k) for k, group in enumerate(groups) for word in group if counts(vocabulary, word)]
