@@ -3,7 +3,7 @@
 from gatedrnn.data.alignment import Aligned, align, align_words
 from gatedrnn.data.batching import Window, windows
 from gatedrnn.data.config import MAPPINGS, DataConfig
-from gatedrnn.data.conllu import ConlluSentence, is_conllu, read_conllu
+from gatedrnn.data.conllu import ConlluSentence, is_conllu, plain_lines, read_conllu
 from gatedrnn.data.corpus import Corpus, find_splits
 from gatedrnn.data.grammar import CONSTRUCTIONS, DEEPER, Pair, agreement_pairs, sample_trees, write_corpus
 from gatedrnn.data.pairs import MinimalPair, read_pairs
@@ -34,6 +34,7 @@ __all__ = [
     "align_words",
     "find_splits",
     "is_conllu",
+    "plain_lines",
     "read_batches",
     "read_conllu",
     "read_lines",

@@ -65,6 +65,15 @@ def is_conllu(path: str) -> bool:
     return path.lower().endswith(_ENDINGS)
 
 
+def plain_lines(path: str) -> Iterator[str]:
+    """Lines of a text, one sentence a line. Raises: DataError: as `read_lines`; or a row of CoNLL-U, which is no sentence."""
+    for number, line in read_lines(path):
+        if line.count("\t") == _COLUMNS - 1 and _ID.fullmatch(line.partition("\t")[0]):
+            advice = f"parse and surprisal read CoNLL-U from a file whose name ends in {_ENDINGS[0]}"
+            raise DataError(f"{path}:{number}", "must be text, one sentence a line", "a row of CoNLL-U", advice)
+        yield line
+
+
 def read_conllu(path: Path | str) -> Iterator[ConlluSentence]:
     """Sentences of a file of CoNLL-U, `.gz` too, in constant memory.
 

@@ -20,8 +20,8 @@ from gatedrnn.export.writing import onnx, require
 from gatedrnn.models import generate
 from gatedrnn.studies.parsing import has_distances
 from gatedrnn.tasks import LanguageModelling
-from gatedrnn.training.run import Run, best_record
-from gatedrnn.training.scores import MEASURED, compressed_perplexity
+from gatedrnn.training.run import Run
+from gatedrnn.training.scores import known_perplexity
 
 PAGE = ("index.html", "style.css", "start.js", "page.js", "model.js", "reading.js", "writing.js", "drawing.js", "tree.js",
         "text.js", "penn.js", "letters.js", "numbers.js")  # fmt: skip
@@ -111,7 +111,7 @@ def _about(run: Run) -> dict[str, Any]:
     """What the page says and needs to know of a run."""
     layers, model, data = list(run.model.layers), run.config.model, run.config.data
     states = [(f"{name}_{k}", layer.hidden_size) for k, layer in enumerate(layers, 1) for name in layer.spec.states]
-    perplexity, told = _perplexity(run)
+    perplexity, told = known_perplexity(run.folder)
     return {
         "name": _name(run.folder.resolve()),
         "cell": model.cell,
@@ -143,15 +143,6 @@ def _hint(run: Run) -> str:
 def _name(folder: Path) -> str:
     """A run's name: that of its folder, or of the one above where it is called `run`."""
     return folder.parent.name if folder.name == "run" and folder.parent.name else folder.name
-
-
-def _perplexity(run: Run) -> tuple[float | None, str]:
-    """The best epoch's, on the validation text, if the log has one that is finite; else that of the compressed weights."""
-    best = best_record(run.folder)
-    if best is not None:
-        return best["valid_perplexity"], "validation text"
-    found = compressed_perplexity(run.folder)
-    return found, MEASURED if found is not None else ""
 
 
 def _sampled(run: Run) -> list[list[int]]:

@@ -1,8 +1,8 @@
 """The model card of a run: what it is, how well it predicts, how to use it."""
 
 from gatedrnn import __version__
-from gatedrnn.training.run import Run, best_record
-from gatedrnn.training.scores import MEASURED, compressed_perplexity
+from gatedrnn.training.run import Run
+from gatedrnn.training.scores import known_perplexity
 
 _CARD = """---
 library_name: transformers
@@ -73,12 +73,10 @@ def card(run: Run, name: str) -> str:
 
 
 def _scores(run: Run) -> str:
-    """The best epoch's perplexity, as the run's log has it; of a compressed run without a log, what `compress` measured."""
-    best = best_record(run.folder)
-    found = best["valid_perplexity"] if best is not None else compressed_perplexity(run.folder)
+    """A table of the perplexity that its folder tells."""
+    found, told = known_perplexity(run.folder)
     if found is None:
         return "No scores were kept with this run."
-    told = MEASURED if best is None else f"validation text, epoch {best['epoch']}"
     kind = {"word": "word", "char": "character", "subword": "subword"}[run.vocabulary.level]
     return f"""| score | |
 |---|--:|

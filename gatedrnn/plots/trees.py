@@ -106,6 +106,7 @@ def curve(epochs: Sequence[int], series: Mapping[str, Sequence[float]]) -> Figur
     return figure
 
 
+_UNDATED: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # so that bytes can be reproduced
 _AS_TEXT: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "gatedrnn"}  # as text, not as outlines of letters
 
 
@@ -121,11 +122,11 @@ def to_svg(figure: Figure) -> str:
 
 
 def save(figure: Figure, path: Path, kind: str | None = None) -> None:
-    """Write a figure as PNG, PDF or SVG: `kind`, else by the file's ending."""
+    """Write a figure as PNG, PDF or SVG: `kind`, else by the file's ending. The same figure gives the same bytes."""
     fit_fonts(figure)
     with matplotlib.rc_context(_AS_TEXT), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # `fit_fonts` has told them all at once
-        figure.savefig(path, dpi=160, facecolor="white", format=kind)
+        figure.savefig(path, dpi=160, facecolor="white", format=kind, metadata=_UNDATED.get(kind or path.suffix[1:]))
 
 
 def save_all(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "png", "svg")) -> None:

@@ -1,19 +1,26 @@
-"""The perplexity of a compressed run, as `gatedrnn compress` wrote it beside the weights."""
+"""The perplexity that a run's folder tells of itself."""
 
 import json
 import math
 from pathlib import Path
+from typing import Any
+
+from gatedrnn.training.run import best_record
 
 COMPRESSION_FILE = "compression.json"
-MEASURED = "as gatedrnn compress measured it on the validation text or its --data"
-"""Which text the perplexity is of: the file does not say which of the two."""
 
 
-def compressed_perplexity(folder: Path) -> float | None:
-    """The perplexity of a run's compressed weights; None where `compress` wrote none that can be read."""
+def known_perplexity(folder: Path) -> tuple[float | None, str]:
+    """The best epoch's perplexity, as the log has it, else what `compress` wrote of its weights; and which text it is of."""
+    best = best_record(folder)
+    if best is not None:
+        return best["valid_perplexity"], f"validation text, epoch {best['epoch']}"
     path = folder / COMPRESSION_FILE
     try:
-        found = json.loads(path.read_bytes()).get("perplexity_after") if path.is_file() else None
+        record: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+        found, data = record.get("perplexity_after"), record.get("data", "the validation text or its --data")
     except (OSError, ValueError, AttributeError, RecursionError):
-        return None  # a note for people stops nothing
-    return found if isinstance(found, int | float) and math.isfinite(found) else None
+        return None, ""  # a note for people stops nothing
+    if not isinstance(found, int | float) or not math.isfinite(found):
+        return None, ""
+    return found, f"as gatedrnn compress measured it on {'the validation text' if data is None else data}"

@@ -1,7 +1,9 @@
 """CoNLL-U in and out of `surprisal` and `parse`: the same numbers, valid rows, everything else as it was."""
 
 import gzip
+import io
 import re
+import sys
 
 import conllu
 import pytest
@@ -9,7 +11,7 @@ from terminal import call, fails, records, works
 
 from gatedrnn.cli.commands import parse, surprisal
 from gatedrnn.core.errors import DataError
-from gatedrnn.data import Vocabulary, align, align_words, read_conllu
+from gatedrnn.data import Vocabulary, align, align_words, plain_lines, read_conllu
 
 TEXT = "the pilot laughs\n\nMary thinks that the zebra sleeps\n"
 FILE = """# newdoc id = a
@@ -183,10 +185,18 @@ def test_given_words_are_aligned_as_a_line_is_where_they_agree(levels):
     assert align_words(words, [], []).ids == []
 
 
+@pytest.mark.parametrize("command", ["surprisal", "parse"])
+def test_conllu_without_its_name_is_refused(work, monkeypatch, command):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FILE.encode())))
+    line = fails(command, work / "run", "-")
+    assert "-:5: must be text, one sentence a line; got a row of CoNLL-U" in line
+    assert "ends in .conllu" in line
+
+
 def test_translate_reads_no_conllu(tmp_path):
-    (tmp_path / "a.conllu").write_text("1\tdas\t" + "\t".join("_" * 8) + "\n")
-    line = fails("translate", tmp_path / "run", tmp_path / "a.conllu")
-    assert "a.conllu: must be plain text for translate, one sentence per line; got a file of CoNLL-U" in line
+    (tmp_path / "a.conllu").write_text(FILE)
+    with pytest.raises(DataError, match=r"a\.conllu:5: must be text, one sentence a line; got a row of CoNLL-U"):
+        list(plain_lines(str(tmp_path / "a.conllu")))
     assert "CoNLL-U" not in call("translate", "--help")[1] and "CoNLL-U" in call("surprisal", "--help")[1]
 
 

@@ -71,7 +71,8 @@ def test_a_compressed_run_goes_through_every_command(work, tmp_path, method):
     assert found["bytes_before"] == (work / "run" / WEIGHTS_FILE).stat().st_size
     again = record("evaluate", out, "--data", text(work), "--batch-size", 20)
     assert again["perplexity"] == pytest.approx(found["perplexity_after"], rel=1e-5)
-    assert json.loads((out / "compression.json").read_text())["method"] == method
+    kept = json.loads((out / "compression.json").read_text())
+    assert (kept["method"], kept["data"]) == (method, str(text(work)))
     assert works("parse", out, text(work)).count("\n") == 25
     assert 0 <= record("eval-parsing", out, "--treebank", trees)["scores"]["model"]["B"] <= 100
     assert record("eval-syntax", out, "--pairs", "grammar")["macro_accuracy"] > 0

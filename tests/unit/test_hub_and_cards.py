@@ -65,13 +65,19 @@ def test_card_and_page_tell_what_compress_measured(hf, tmp_path):
     from gatedrnn.hf.card import card
 
     run = tiny(tmp_path / "run")
-    assert "No scores were kept" in card(run, "name") and web._perplexity(run) == (None, "")
+    assert "No scores were kept" in card(run, "name") and web._about(run)["perplexity"] is None
     record = {"method": "int8", "perplexity_before": 9.0, "perplexity_after": 9.25}
-    write_json(run.folder / compress.COMPRESSION_FILE, record)
-    told = "as gatedrnn compress measured it on the validation text or its --data"
-    assert f"| perplexity per word, {told} | 9.25 |" in card(run, "name")
-    assert web._perplexity(run) == (9.25, told)
+    texts = (
+        ({}, "the validation text or its --data"),
+        ({"data": None}, "the validation text"),
+        ({"data": "a.txt"}, "a.txt"),
+    )
+    for data, text in texts:  # without a word of it: as earlier versions wrote it
+        write_json(run.folder / compress.COMPRESSION_FILE, record | data)
+        told = f"as gatedrnn compress measured it on {text}"
+        assert f"| perplexity per word, {told} | 9.25 |" in card(run, "name")
+        assert (web._about(run)["perplexity"], web._about(run)["perplexity_of"]) == (9.25, told)
     write_json(run.folder / compress.COMPRESSION_FILE, record | {"perplexity_after": None})
-    assert "No scores were kept" in card(run, "name") and web._perplexity(run) == (None, "")
+    assert "No scores were kept" in card(run, "name") and web._about(run)["perplexity"] is None
     (run.folder / compress.COMPRESSION_FILE).write_text("[]")
     assert "No scores were kept" in card(run, "name")

@@ -157,7 +157,8 @@ def _compressed(run: Run, scheme: Scheme, options: Options, text: Any, before: d
         record = {
             f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
         }
-        write_json(out / COMPRESSION_FILE, {"method": scheme.method, "from": str(run.folder), **record})
+        about = {"method": scheme.method, "from": str(run.folder), "data": options.data}
+        write_json(out / COMPRESSION_FILE, about | record)
         return record
 
     with locked(out):

@@ -26,7 +26,7 @@ from gatedrnn.cli.text import (
 )
 from gatedrnn.cli.votes import read_weights, weight_option
 from gatedrnn.core.files import write_text
-from gatedrnn.data import ConlluSentence, is_conllu, read_lines
+from gatedrnn.data import ConlluSentence, is_conllu, plain_lines
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies import parsing
 from gatedrnn.training.run import Run, load_runs
@@ -72,7 +72,7 @@ def run(options: Options) -> Found:
         sentences, again = tee(conllu_sentences(file)) if options.conllu else (None, conllu_sentences(file))
         text: Iterator[Any] = (each.words for each in again)
     else:
-        sentences, text = None, (line for _, line in read_lines(file))
+        sentences, text = None, plain_lines(file)
     given = zip(runs, tee(text, len(runs)), strict=True)
     read = [_parses(run, own, in_words, options) for run, own in given]
     if len(runs) == 1 and not weights:

@@ -9,7 +9,7 @@ from typing import Any
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, run_place
 from gatedrnn.cli.text import check_conllu, conllu_option, conllu_sentences, mapping_option, nothing, text_place
-from gatedrnn.data import Aligned, ConlluSentence, align_words, is_conllu, read_lines
+from gatedrnn.data import Aligned, ConlluSentence, align_words, is_conllu, plain_lines
 from gatedrnn.studies.parsing import align_lines, layer_named, surprisal_records
 from gatedrnn.training.run import Run, load_run
 
@@ -94,7 +94,7 @@ def _show_conllu(records: Iterator[dict[str, Any]], sentences: Iterator[ConlluSe
 
 def _lines(run: Run, options: Options) -> Iterator[Aligned]:
     """Each line that `evaluate` would count; nothing to read is an error."""
-    lines, found = (line for _, line in read_lines(options.file)), False
+    lines, found = plain_lines(options.file), False
     for aligned in align_lines(run.vocabulary, lines, options.mapping or "exact", run.config.data.empty_lines):
         found = found or bool(aligned.ids)
         yield aligned

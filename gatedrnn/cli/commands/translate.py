@@ -9,8 +9,7 @@ from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, run_place, settings
 from gatedrnn.cli.text import BEAM_NAMES, text_place
 from gatedrnn.core.checks import positive_int
-from gatedrnn.core.errors import DataError
-from gatedrnn.data import is_conllu, read_lines
+from gatedrnn.data import plain_lines
 from gatedrnn.models.beam import Beam
 from gatedrnn.tasks.translation import TOGETHER, Translation, translations
 from gatedrnn.training.run import load_run
@@ -35,16 +34,12 @@ class Options(arguments.Options):
 def run(options: Options) -> Iterator[dict[str, Any]]:
     """A record a line; that of an empty line has no translation.
 
-    Raises: ArgumentError: a value is out of range. DataError: a file of CoNLL-U, whose rows are no sentences.
+    Raises: ArgumentError: a value is out of range.
     """
     together = positive_int("--batch-size", options.batch_size)
-    if is_conllu(options.file):
-        rule, advice = "must be plain text for translate, one sentence per line", "Write its sentences to a text file"
-        raise DataError(options.file, rule, "a file of CoNLL-U", advice)
     run = load_run(options.run, Translation.name)
     languages, longest, warned = run.vocabulary, run.config.data.longest, False
-    lines = (line for _, line in read_lines(options.file))
-    found = translations(run.model, languages, lines, options.beam or Beam(), together)
+    found = translations(run.model, languages, plain_lines(options.file), options.beam or Beam(), together)
     for number, (source, best) in enumerate(found, 1):
         if len(source) + 1 > longest and not warned:
             told = f"line {number} has {len(source)} tokens; the model was not trained on pairs of more than {longest}"
