@@ -76,6 +76,8 @@ def read_lines(path: Path | Kept | str) -> Iterator[tuple[int, str]]:
     with _reading(path) as stream:
         while raw := _line(name, number + 1, stream):
             number += 1
+            if number == 1:
+                _check_ends(name, raw)
             yield number, _decode(name, number, raw)
 
 
@@ -84,7 +86,10 @@ def read_batches(path: Path | Kept | str) -> Iterator[list[str]]:
     name, first = str(path), 1
     with _reading(path) as stream:
         while raw := stream.read(_BATCH_BYTES):
-            lines = _decode_lines(name, first, raw + _line(name, first + raw.count(b"\n"), stream))
+            raw += _line(name, first + raw.count(b"\n"), stream)
+            if first == 1:
+                _check_ends(name, raw)
+            lines = _decode_lines(name, first, raw)
             yield lines
             first += len(lines)
 
@@ -146,6 +151,13 @@ def _line(name: str, number: int, stream: BinaryIO) -> bytes:
         got, advice = f"a line of {_LONGEST_LINE >> 20} MiB or more", "Break it into lines"
         raise DataError(f"{name}:{number}", "must be text in shorter lines", got, advice)
     return raw
+
+
+def _check_ends(name: str, raw: bytes) -> None:
+    """Raises DataError: the beginning of a text has line ends, but those of old computers alone: it would be one line."""
+    if b"\n" not in raw and b"\r" in raw.rstrip(b"\r"):
+        advice = "Convert them: tr '\\r' '\\n' < OLD > NEW"
+        raise DataError(name, "must be text in lines", "carriage returns and no line feed", advice)
 
 
 def _decode_lines(name: str, first: int, raw: bytes) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.data import EOS, UNK, Vocabulary, read_lines, read_sentences
+from gatedrnn.data import EOS, UNK, Vocabulary, read_batches, read_lines, read_sentences
 
 PLAIN = "the cat sleeps\na dog\n"
 
@@ -18,6 +18,7 @@ PLAIN = "the cat sleeps\na dog\n"
         ("packed.txt.gz", gzip.compress(PLAIN.encode(), mtime=0), ["the cat sleeps", "a dog"]),
         ("bom.txt", b"\xef\xbb\xbf" + PLAIN.encode(), ["the cat sleeps", "a dog"]),
         ("bom.txt.gz", gzip.compress(b"\xef\xbb\xbf" + PLAIN.encode(), mtime=0), ["the cat sleeps", "a dog"]),
+        ("one.txt", b"a dog\r", ["a dog"]),
         ("crlf.txt", PLAIN.replace("\n", "\r\n").encode(), ["the cat sleeps", "a dog"]),
         ("unfinished.txt", PLAIN.rstrip().encode(), ["the cat sleeps", "a dog"]),
         ("gaps.txt", b"\nthe cat\n\n \na dog\n\n", ["", "the cat", "", " ", "a dog", ""]),
@@ -29,6 +30,7 @@ PLAIN = "the cat sleeps\na dog\n"
 def test_lines_are_numbered_from_one_and_carry_no_line_ending(tmp_path, name, raw, lines):
     (tmp_path / name).write_bytes(raw)
     assert list(read_lines(tmp_path / name)) == list(enumerate(lines, 1))
+    assert [line for batch in read_batches(tmp_path / name) for line in batch] == lines
 
 
 def test_sentences_skip_empty_lines_and_keep_the_line_numbers(tmp_path):
@@ -42,13 +44,19 @@ def test_sentences_skip_empty_lines_and_keep_the_line_numbers(tmp_path):
         ("latin.txt", b"fine\nalso fine\ncaf\xe9 noir\n", r"latin\.txt:3: must be UTF-8.*0xe9 at column 4"),
         ("nul.txt", b"fine\nwo\x00rd\n", r"nul\.txt:2: must be text.*NUL"),
         ("utf16.txt", "ab\n".encode("utf-16"), r"utf16\.txt:1: must be"),
+        (
+            "old.txt",
+            PLAIN.replace("\n", "\r").encode(),
+            r"old\.txt: must be text in lines; got carriage returns and no line",
+        ),
         ("plain.gz", b"not gzip at all", r"plain\.gz: must be a readable file.*[Nn]ot a gzip"),
     ],
 )
 def test_damaged_text_is_refused_with_its_place(tmp_path, name, raw, message):
     (tmp_path / name).write_bytes(raw)
-    with pytest.raises(DataError, match=message):
-        list(read_lines(tmp_path / name))
+    for read in (read_lines, read_batches):
+        with pytest.raises(DataError, match=message):
+            list(read(tmp_path / name))
 
 
 def test_truncated_gzip_is_refused(tmp_path):
