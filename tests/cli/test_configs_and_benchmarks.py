@@ -18,7 +18,7 @@ from gatedrnn.core.files import cache_folder
 from gatedrnn.models import LanguageModel, PairClassifier, TranslationModel
 from gatedrnn.sequence.backends.cpu.backend import Cpu
 from gatedrnn.tasks import TASKS
-from gatedrnn.training.config import read_run_config
+from gatedrnn.training.config import RunConfig, read_run_config
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 PUBLISHED = {
@@ -29,16 +29,20 @@ PUBLISHED = {
 """What is trained, by task, of a configuration that knows its vocabulary."""
 
 
-def data_for(task: str, folder: Path) -> Path:
-    """A folder with a few lines of what a task reads."""
+def data_for(config: RunConfig, folder: Path) -> Path:
+    """A folder with a few lines of what a configuration's task reads."""
+    task, data = config.task, config.data
     folder.mkdir()
     if task == "language_modelling":  # 20 × 35 tokens are one window: two steps
         lines = {f"{split}.txt": "the old pilot sleeps\n" * 280 for split in ("train", "valid")}
     elif task == "grammar":
         lines = {f"{split}.txt": "the old pilot sleeps\n" * 40 for split in ("train", "valid")}
     elif task == "translation":
-        sides = ("lc.tok.de", "der alte pilot schläft .\n"), ("lc.tok.en", "the old pilot sleeps .\n")
-        lines = {f"{split}.{code}": line * 40 for split in ("train", "val") for code, line in sides}
+        sides = {data.source: "der alte pilot schläft .", data.target: "the old pilot sleeps ."}
+        files = {f".{code}": line for code, line in sides.items()}
+        if data.columns:
+            files = {".tsv": "\t".join(sides[column] for column in data.columns)}
+        lines = {f"{split}{ending}": f"{line}\n" * 40 for split in ("train", "val") for ending, line in files.items()}
     else:
         lines = {f"{split}.tsv": "1\t<\t( a ( and b ) )\ta\n" * 40 for split in ("train", "dev")}
     for name, text in lines.items():
@@ -50,7 +54,7 @@ def data_for(task: str, folder: Path) -> Path:
 def test_config_trains(config: Path, tmp_path: Path, capsys):
     read = read_run_config(config, written=True)
     task = read.task
-    text, out = str(data_for(task, tmp_path / "text")), str(tmp_path / "run")
+    text, out = str(data_for(read, tmp_path / "text")), str(tmp_path / "run")
     options = ["--training.epochs", "1", "--training.finetune_epochs", "0", "--training.device", "cpu"]
     if max(getattr(read.model, "hidden_sizes", [0])) > 100:  # large: build it, and train a small one
         PUBLISHED[task](replace(read.model, vocabulary_size=100))
