@@ -307,6 +307,11 @@ class Params:
         return [tensor for tensor in given if tensor is not None]
 
 
+ARGUMENTS = (
+    "cell", "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "device", "dtype",
+    "gates", "weight_dropout", "backend", "proj_size",
+)  # fmt: skip
+"""What a layer of any cell takes, so that no option of a cell may be called so."""
 Step = Callable[[Spec, Params, Tensor, Tensor, State], tuple[State, Trace]]
 
 
@@ -325,7 +330,7 @@ class Cell:
         gates: the default perturbation of the cell, as of G²-LSTM; none for other cells.
         advised: options whose default in a language model differs from that of the layer.
 
-    Raises: ArgumentError: `step` cannot be hashed, or cannot be called.
+    Raises: ArgumentError: `step` cannot be hashed, or cannot be called; an option is named like an argument of every layer.
     """
 
     name: str
@@ -344,6 +349,10 @@ class Cell:
             raise ArgumentError("Cell.step", "must be hashable", got, advice) from error
         if not callable(self.step):
             raise ArgumentError("Cell.step", "must be callable", repr(self.step), "Write a function")
+        for name in self.options:
+            if name in ARGUMENTS:
+                rule = f"must not have the name of a layer's argument: {', '.join(ARGUMENTS)}"
+                raise ArgumentError("Cell.options", rule, repr(name), "Rename the option")
 
     def example(self, options: dict[str, Any] | None = None, sizes: Iterable[int] = ()) -> Spec | None:
         """A Spec of some size that the cell has, to read the names of its gates off; None if it has none that is tried.

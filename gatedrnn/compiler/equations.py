@@ -190,7 +190,8 @@ class Equations:
         counts, vectors = [len(t.d_x), len(t.d_h), len(t.d_old)], [extra for extra in spec.extras if not extra.full]
         d_vectors = [node for extra, node in zip(spec.extras, t.d_extra, strict=True) if not extra.full]
         values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *d_vectors])
-        self._check_backward(leaves_of([v for v in values if v is not None]))
+        of_products = [product.gradient for product in self.products.all]
+        self._check_backward(leaves_of([v for v in [*values, *of_products] if v is not None]))
         d_x, d_h, d_old = (values[sum(counts[:k]) : sum(counts[: k + 1])] for k in range(3))
         self.carries = isinstance(d_old[0], Node)  # else nothing, or 0 beside a product
         targets: Targets = [(self._stored(node, spec.gates[k].rows), ("d_x", k)) for k, node in enumerate(d_x)]

@@ -42,6 +42,21 @@ def boolean(owner: str, value: object, advice: str = "Give one of them") -> bool
     return value
 
 
+_KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (numbers.Integral, "an integer"),
+    float: (numbers.Real, "a number"),
+    str: (str, "text"),
+}
+
+
+def like(owner: str, value: object, default: object) -> None:
+    """Raises ArgumentError: `default` is a flag, a number or text, and `value` is of another kind."""
+    kind, name = _KINDS.get(type(default), (object, ""))
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
+        raise ArgumentError(owner, f"must be {name}", repr(value), f"Give one, such as {default!r}")
+
+
 def real(value: object) -> float:
     """A real number as a float, infinity where it is too large for one; NaN for all else."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

@@ -96,20 +96,26 @@ class Parallel:
         return TranslationBatch(source_TB, source_B, inputs_TB, np.where(beyond, PAD_TARGET, targets_TB), target_B)
 
 
+def not_longer(pairs: Parallel, longest: int) -> np.ndarray:
+    """The numbers of the pairs of at most `longest` tokens on each side. Raises: DataError: all are longer."""
+    lengths_N = pairs.lengths().max(1)
+    kept = np.flatnonzero(lengths_N <= longest)
+    if not len(kept):
+        rule = "must leave at least one pair to train on"
+        got = f"{longest}; the shortest pair has {int(lengths_N.min())} tokens"
+        raise DataError("data.longest", rule, got, "Raise it")
+    return kept
+
+
 def translation_batches(
     pairs: Parallel, batch_size: int, longest: int, seed: int, epoch: int
 ) -> ChosenBatches[TranslationBatch]:
     """The batches of one epoch, by number: they depend on seed and epoch alone. Pairs longer than `longest` are left out.
 
-    Raises: DataError: all are longer.
+    Raises: DataError: as `not_longer`.
     """
-    lengths_N2 = pairs.lengths()
-    kept = np.flatnonzero(lengths_N2.max(1) <= longest)
-    if not len(kept):
-        rule = "must leave at least one pair to train on"
-        got = f"{longest}; the shortest pair has {int(lengths_N2.max(1).min())} tokens"
-        raise DataError("data.longest", rule, got, "Raise it")
-    chosen = by_length(lengths_N2[kept], batch_size, np.random.default_rng([seed, epoch]))
+    kept = not_longer(pairs, longest)
+    chosen = by_length(pairs.lengths()[kept], batch_size, np.random.default_rng([seed, epoch]))
     return ChosenBatches(pairs.batch, [kept[each] for each in chosen])
 
 

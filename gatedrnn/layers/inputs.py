@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from gatedrnn.cells import State
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import functorch_active
 from gatedrnn.gates.gates import names_of
 
 
@@ -244,7 +245,7 @@ def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
         got = f"{given_B.dtype} of shape {list(given_B.shape)}"
         raise ArgumentError(f"{owner}.lengths", f"must be {x_TBD.shape[1]} integers", got, "Give one length per row")
     lengths_B = given_B if given_B.dtype == torch.int64 else given_B.to(torch.int64)  # others lack min
-    if not torch.compiler.is_compiling() and lengths_B.numel():
+    if not torch.compiler.is_compiling() and lengths_B.numel() and not _is_batched(lengths_B):
         low, high = int(lengths_B.min()), int(lengths_B.max())
         if low < 1 or high > len(x_TBD):
             values = given_B.tolist()  # a uint64 beyond int64 has become negative
@@ -255,6 +256,17 @@ def _read_lengths(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:
     # the caller may change a tensor of its own before the backward pass
     own_B = lengths_B.clone() if lengths_B is lengths else lengths_B
     return own_B.to(x_TBD.device).contiguous()
+
+
+def _is_batched(lengths_B: Tensor) -> bool:
+    """Whether vmap runs over them: no number can then be read."""
+    if not functorch_active():
+        return False
+    try:
+        int(lengths_B[0])
+    except RuntimeError:
+        return True
+    return False
 
 
 def _as_tensor(owner: str, lengths: Any, x_TBD: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
 from gatedrnn.cells.native import native
-from gatedrnn.core.checks import nearest, one_of, positive_int, probability
+from gatedrnn.core.checks import like, nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
 from gatedrnn.layers.dropout import dropped_weight
@@ -78,10 +78,10 @@ class RecurrentBase(nn.Module, ABC):
         self.input_size = positive_int(f"{owner}.input_size", input_size)
         self.hidden_size = positive_int(f"{owner}.hidden_size", hidden_size)
         self.num_layers = positive_int(f"{owner}.num_layers", num_layers)
-        self.bias = bool(bias)
-        self.batch_first = bool(batch_first)
+        self.bias = _flag(f"{owner}.bias", bias)
+        self.batch_first = _flag(f"{owner}.batch_first", batch_first)
         self.dropout = probability(f"{owner}.dropout", dropout)
-        self.bidirectional = bool(bidirectional)
+        self.bidirectional = _flag(f"{owner}.bidirectional", bidirectional)
         self.weight_dropout = probability(f"{owner}.weight_dropout", weight_dropout)
         self.backend = one_of(f"{owner}.backend", backend, choices())
         self.gates = self.cell.gates if gates is None else gates
@@ -112,7 +112,8 @@ class RecurrentBase(nn.Module, ABC):
         bound = 1.0 / math.sqrt(self.hidden_size)
         starts = {extra.name: extra.start for extra in self.spec.extras if extra.start is not None}
         for name, parameter in self.named_parameters():
-            start = starts.get(name.rpartition("_l")[0])
+            own = name.removeprefix("parametrizations.").partition(".")[0]
+            start = starts.get(own.rpartition("_l")[0])
             if start is None:
                 nn.init.uniform_(parameter, -bound, bound)
             else:
@@ -287,6 +288,7 @@ class RecurrentBase(nn.Module, ABC):
                 advice = " ".join(dict.fromkeys([nearest(name, known), nearest("", known)]))  # the nearest, then all
                 owner, rule = f"{type(self).__name__}.{name}", f"is not an argument of {self.cell.title}"
                 raise ArgumentError(owner, rule, repr(value), advice)
+            like(f"{type(self).__name__}.{name}", value, self.cell.options[name])
 
     def _register(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self._names: list[dict[str, str]] = []  # of the parameters, by layer and direction
@@ -326,6 +328,13 @@ def _check_dtype(owner: str, dtype: Any) -> None:
         raise ArgumentError(f"{owner}.dtype", rule, repr(dtype), "Give torch.float32, or leave it out")
 
 
+def _flag(owner: str, value: Any) -> bool:
+    """True or False, as 0 or 1 or NumPy's too: of text any would be true."""
+    if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
+        raise ArgumentError(owner, "must be True or False", repr(value), "Give one of them")
+    return bool(value)
+
+
 def _projectable(owner: str, cell: Cell, spec: Spec, size: int) -> int:
     """The size of a projection, if the equation has h' in U h' alone."""
     if size == 0:
@@ -343,8 +352,11 @@ def _projectable(owner: str, cell: Cell, spec: Spec, size: int) -> int:
     x_gates, h_gates = (torch.empty(1, rows, **meta) for rows in (spec.rows, spec.recurrent_rows))
     others = [torch.empty(1, spec.hidden_size, **meta)] * (len(spec.states) - 1)
     try:
-        cell.step(spec, params, x_gates, h_gates, (nothing, *others))
-    except (AttributeError, TypeError, RuntimeError) as error:
+        new, trace = cell.step(spec, params, x_gates, h_gates, (nothing, *others))
+        failed = TypeError("h' itself is returned") if any(value is None for value in (*new, *trace.values())) else None
+    except Exception as error:  # whatever somebody's step makes of nothing
+        failed = error
+    if failed:
         rule = "works only for a cell whose equation uses h' only in U h'"
-        raise ArgumentError(f"{owner}.proj_size", rule, cell.title, "Leave it at 0") from error
+        raise ArgumentError(f"{owner}.proj_size", rule, cell.title, "Leave it at 0") from failed
     return size

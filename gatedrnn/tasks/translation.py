@@ -19,6 +19,7 @@ from gatedrnn.data.parallel import (
     TranslationBatch,
     encoded,
     learn_vocabularies,
+    not_longer,
     read_parallel,
     read_split,
     read_text_pair,
@@ -89,8 +90,13 @@ class Translation:
 
     @classmethod
     def open(cls, data: ParallelDataConfig, folder: Path | str, run: Path | None = None) -> "Translation":
-        """Read a folder's parallel text, with the vocabularies of a run that has begun. Raises: DataError: as `read_parallel`."""
-        return cls(read_parallel(folder, data), data, None if run is None else _languages(run))
+        """Read a folder's parallel text, with the vocabularies of a run that has begun.
+
+        Raises: DataError: as `read_parallel`; every pair to train on is longer than `data.longest`.
+        """
+        task = cls(read_parallel(folder, data), data, None if run is None else _languages(run))
+        not_longer(task.pairs["train"], data.longest)
+        return task
 
     @staticmethod
     def make(folder: Path, seed: int, data: ParallelDataConfig) -> None:

@@ -60,6 +60,8 @@ def load_run(folder: Path | str, task: str | Collection[str] | None = LanguageMo
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(str(folder), "must be a run's folder", "no such folder", "Train one: gatedrnn train")
+    if (folder / CONFIG_FILE).is_file():
+        check(folder / CONFIG_FILE)  # before one that was damaged is blamed on another file
     config = read_run_config(folder / CONFIG_FILE, written=True)
     allowed = (task,) if isinstance(task, str) else task
     if allowed is not None and config.task not in allowed:

@@ -365,8 +365,11 @@ def test_training_on_after_compression_that_was_killed_at_its_end_has_its_record
         call(*retrain)
     assert (out / "compression.json").exists() == (at == "checkpoints")
     weights = trained(out)["model.safetensors"]
-    works(*retrain, "--resume")
+    told = record(*retrain, "--resume")
     assert (out / "compression.json").exists() and trained(out) == {"model.safetensors": weights}
+    assert record(*retrain, "--resume") == told and trained(out) == {"model.safetensors": weights}  # it is finished
+    assert "must have a checkpoint" in fails(*retrain[:-3], 2, *retrain[-2:], "--resume")
+    assert "must not hold a run yet" in fails(*retrain)
 
 
 def test_a_table_of_two_runs_reads_standard_input_once(run, place, monkeypatch, tmp_path):

@@ -51,6 +51,25 @@ def product_of_h(spec, params, x_gates, h_gates, state):
     return (b * n + (1 - b) * state[0],), {"b": b, "n": n}
 
 
+def times_a_product(spec, params, x_gates, h_gates, state):
+    """The last gate's W x is multiplied by the product inside the step, whose gradient therefore reads it."""
+    x_b, x_n = spec.split(x_gates)
+    rows = spec.recurrent_rows
+    b = spec.squash("b", x_b + h_gates)
+    bias = None if params.bias_hh is None else params.bias_hh[rows:]
+    n = spec.squash("n", x_n * F.linear(b * state[0], params.weight_hh[rows:], bias))
+    return (b * n + (1 - b) * state[0],), {"b": b, "n": n}
+
+
+def times_its_own(spec, params, x_gates, h_gates, state):
+    """The last gate's sum is multiplied by a product with a matrix of the cell's own."""
+    a, b, n = spec.split(x_gates + h_gates)
+    a, b = spec.squash("a", a), spec.squash("b", b)
+    n = spec.squash("n", n * F.linear(a * state[1], params.extras["w"]))
+    c = b * n + (1 - b) * state[1]
+    return (a * torch.tanh(c), c), {"a": a, "b": b, "n": n}
+
+
 def by_shapes(spec, params, x_gates, h_gates, state):
     """Sizes of the batch that only make other tensors, names that tensors have too, a copy that a batch of one does not need."""
     size, width = x_gates.shape
@@ -67,6 +86,8 @@ RIGHT = {
     "chunks": (Spec(H, MASTERS, ("h",), extras=(Extra("w", ("m",)),)), of_chunks),
     "shapes": (Spec(H, (Gate("storage", H), Gate("grad", H, "tanh")), ("h",), constants=(("seed", 0.5),)), by_shapes),
     "no x": (Spec(H, gates(3), ("h",)), without_x),
+    "times a product": (Spec(H, gates(2), ("h",), recurrent_gates=1), times_a_product),
+    "times its own": (Spec(H, gates(3), ("h", "c"), extras=(Extra("w", ("n",), full=True),)), times_its_own),
     "a product of h": (Spec(H, gates(2), ("h",), recurrent_gates=1), product_of_h),
 }
 

@@ -7,6 +7,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from gatedrnn import CELLS, GRU, LSTM, RNN, ArgumentError, BackendError, Gates, Recurrent
+from gatedrnn.cells import Cell, Gate, Spec
 from gatedrnn.sequence import BACKENDS, projected
 
 D, H, J, T, B = 5, 7, 3, 6, 4
@@ -88,6 +89,21 @@ def test_autocast_and_weight_dropout_and_an_empty_batch():
     assert layer(torch.randn(T, D))[1][0].shape == (1, J)
 
 
+def two_states(hidden_size):
+    return Spec(hidden_size, (Gate("n", hidden_size, "tanh"),), ("h", "p"))
+
+
+def hands_h_on(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n, state[0]), {"n": n}
+
+
+def raises_its_own(spec, params, x_gates, h_gates, state):
+    if state[0] is None:
+        raise ValueError("no h")
+    return hands_h_on(spec, params, x_gates, h_gates, state)
+
+
 def test_what_does_not_fit():
     with pytest.raises(ArgumentError, match="less than hidden_size=7"):
         LSTM(D, H, proj_size=H)
@@ -96,6 +112,9 @@ def test_what_does_not_fit():
     for cell in ("gru", "mgu"):
         with pytest.raises(ArgumentError, match="uses h' only in U h'"):
             Recurrent(cell, D, H, proj_size=1)
+    for step in (hands_h_on, raises_its_own):
+        with pytest.raises(ArgumentError, match="uses h' only in U h'"):
+            Recurrent(Cell("own", "own", two_states, step), D, H, proj_size=J)
     with pytest.raises(ArgumentError, match=r"h_0 must have shape \[1, 4, 3\]"):
         LSTM(D, H, proj_size=J)(torch.randn(T, B, D), (torch.zeros(1, B, H), torch.zeros(1, B, H)))
     with pytest.raises(ArgumentError):

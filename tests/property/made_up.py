@@ -127,6 +127,7 @@ class Matrices:
 
     def __init__(self, maker: Maker, states: int, names: list[str]) -> None:
         self.maker, self.draw, self.states = maker, random.Random(maker.seed), states
+        self.signs = random.Random(f"signs {maker.seed}")
         self.gates = [self.draw.sample(names, self.draw.randint(1, len(names))) for _ in range(self.draw.randint(1, 2))]
         self.early: list[str] = []
         self.late: list[str] = []
@@ -165,7 +166,9 @@ class Matrices:
             self.maker.units += self.results[-int(parts) :]
 
     def logits(self, gate: str) -> str:
-        return f" + {self.product(self.of_gate[gate])}" if gate in self.of_gate else ""
+        """What is done to a gate's sum: a product is added to it, or it is multiplied by one."""
+        sign = "*" if self.signs.random() < 0.3 else "+"
+        return f" {sign} {self.product(self.of_gate[gate])}" if gate in self.of_gate else ""
 
 
 def make(seed: int, with_matrices: bool = False) -> Made:
@@ -250,9 +253,10 @@ def make(seed: int, with_matrices: bool = False) -> Made:
     if inside:
         n = names[-1]
         of_own = matrices.logits(n) if matrices else ""
+        sign = random.Random(f"sign {seed}").choice("++*")
         body += ["    first = spec.recurrent_rows", f"    left = {m.unit()} * {m.unit()}",
                  "    b_ = None if params.bias_hh is None else params.bias_hh[first:]",
-                 f'    {n} = spec.squash("{n}", x_{n} + F.linear(left, params.weight_hh[first:], b_){of_own})']  # fmt: skip
+                 f'    {n} = spec.squash("{n}", x_{n} {sign} F.linear(left, params.weight_hh[first:], b_){of_own})']  # fmt: skip
         m.units.append(bounded[n])
     if matrices:
         matrices.write(matrices.late)

@@ -42,6 +42,9 @@ CONSTRUCTION = {
     "size text": (lambda: LSTM("5", H), "LSTM.input_size: must be a positive integer; got '5'."),
     "layers 0": (lambda: lstm(num_layers=0), "LSTM.num_layers: must be a positive integer; got 0."),
     "layers bool": (lambda: lstm(num_layers=True), "LSTM.num_layers: must be a positive integer; got True."),
+    "flag text": (lambda: lstm(batch_first="False"), "LSTM.batch_first: must be True or False; got 'False'."),
+    "flag number": (lambda: lstm(bias=2), "LSTM.bias: must be True or False; got 2."),
+    "flag None": (lambda: lstm(bidirectional=None), "LSTM.bidirectional: must be True or False; got None."),
     "dropout": (lambda: lstm(dropout=1.5), "LSTM.dropout: must be a probability between 0 and 1; got 1.5."),
     "dropout nan": (
         lambda: lstm(dropout=float("nan")),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from gatedrnn import CELLS, GRU, LSTM, ONLSTM, RNN, ArgumentError, CoupledLSTM, Gates, Recurrent  # fmt: skip
+from gatedrnn import CELLS, GRU, LSTM, ONLSTM, RNN, ArgumentError, CoupledLSTM, Gates, LayerNormLSTM, Recurrent  # fmt: skip
 from gatedrnn.layers import EmbeddingDropout, LockedDropout
 from gatedrnn.layers.dropout import dropped_weight
 
@@ -308,6 +308,24 @@ def test_a_parametrized_weight_is_read():
     output = layer(X)[0].detach()
     torch.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
     torch.testing.assert_close(layer(X)[0], output)
+
+
+def test_a_parametrized_gain_begins_anew_as_another():
+    layer = LayerNormLSTM(D, H)
+    torch.nn.utils.parametrize.register_parametrization(layer, "gain_ih_l0", torch.nn.Identity())
+    layer.reset_parameters()
+    assert torch.equal(layer.gain_ih_l0, torch.ones_like(layer.gain_ih_l0))
+    assert not torch.equal(layer.weight_ih_l0, torch.ones_like(layer.weight_ih_l0))
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (None, 0), (0, None)])
+def test_vmap_runs_over_lengths(dims):
+    layer = ONLSTM(D, H, 2, bidirectional=True)
+    x, lengths = torch.randn(3, T, B, D), torch.randint(1, T + 1, (3, B))
+    given = [each if dim == 0 else each[0] for each, dim in zip((x, lengths), dims, strict=True)]
+    found = torch.vmap(lambda q, n: layer(q, lengths=n)[0], dims)(*given)
+    rows = [[each[k] if dim == 0 else each for each, dim in zip(given, dims, strict=True)] for k in range(3)]
+    torch.testing.assert_close(found, torch.stack([layer(q, lengths=n)[0] for q, n in rows]), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])

@@ -1,9 +1,11 @@
 """Cells of one's own: the names, gates, squashes and sizes that they may have."""
 
 import importlib
+import inspect
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy
 import pytest
 import torch
 from own_steps import B, D, H, N, T, own
@@ -11,9 +13,11 @@ from torch.nn import functional as F
 
 from gatedrnn import Recurrent
 from gatedrnn.cells import CELLS, Cell, Derived, Extra, Gate, Spec, lstm
+from gatedrnn.cells.spec import ARGUMENTS
 from gatedrnn.cli.commands import explain
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import SQUASHES, Gates, squash
+from gatedrnn.layers.recurrent import RecurrentBase
 from gatedrnn.models.config import LanguageModelConfig
 from gatedrnn.studies.parsing import cells_with_master_gates
 
@@ -258,6 +262,27 @@ def test_settings_of_gates_that_only_an_option_gives_a_cell_are_kept(registered)
     values = {"cell": "mine", "options": {"ordered": True}, "tree_layer": 1, "tree_gate": "both", "master_bias": 2.0}
     assert LanguageModelConfig.without_unread(values) == values
     assert LanguageModelConfig.without_unread(values | {"options": {}}).keys() == {"cell", "options"}
+
+
+def test_no_option_is_called_like_an_argument_of_a_layer():
+    arguments = {*inspect.signature(RecurrentBase).parameters, *inspect.signature(Recurrent).parameters}
+    assert set(ARGUMENTS) == arguments - {"options"}
+    with pytest.raises(ArgumentError, match="not have the name of a layer's argument.* got 'dropout'"):
+        own(scaled, options={"dropout": 0.3})
+
+
+@pytest.mark.parametrize(
+    "given, rule",
+    [({"k": "2"}, "a number"), ({"k": True}, "a number"), ({"n": 2.0}, "an integer"), ({"f": 1}, "True or False")],
+)
+def test_an_option_has_the_type_of_its_default(given, rule):
+    def make_spec(hidden_size, k, n, f):
+        return Spec(hidden_size, N, ("h",), constants=(("k", k * n),))
+
+    cell = Cell("mine", "mine", make_spec, scaled, {"k": 1.0, "n": 2, "f": False})
+    assert Recurrent(cell, D, H, k=2, n=numpy.int64(3), f=True).options == {"k": 2, "n": 3, "f": True}
+    with pytest.raises(ArgumentError, match=f"must be {rule}; got"):
+        Recurrent(cell, D, H, **given)
 
 
 def test_a_step_that_is_a_partial_is_explained(registered):

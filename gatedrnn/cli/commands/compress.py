@@ -1,5 +1,6 @@
 """`gatedrnn compress`: a run in a small form, and what that costs; or the table of all published schemes."""
 
+import json
 import sys
 import tempfile
 import time
@@ -94,6 +95,8 @@ def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
     folder, out = Path(options.runs[0]), Path(options.out)
     run = load_run(folder, None)
     check_recurrent("compress", run)
+    if options.resume and options.retrain and (finished := _finished(out, scheme, options)):
+        return finished
     text = _text(run, options.data)
     if not (options.resume and options.retrain):
         check_free(out)
@@ -157,8 +160,7 @@ def _compressed(run: Run, scheme: Scheme, options: Options, text: Any, before: d
         record = {
             f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
         }
-        about = {"method": scheme.method, "from": str(run.folder), "data": options.data}
-        write_json(out / COMPRESSION_FILE, about | record)
+        write_json(out / COMPRESSION_FILE, _about(scheme, options) | record)
         return record
 
     with locked(out):
@@ -206,6 +208,27 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
         outcome = train(config, task, out, display, resume=options.resume, weights=weights, project=project)
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt(f"{GO_ON} in {out}")
+
+
+def _finished(out: Path, scheme: Scheme, options: Options) -> dict[str, Any] | None:
+    """What was measured of `out`, if this command has trained and compressed it before."""
+    file, about = out / COMPRESSION_FILE, _about(scheme, options)
+    if checkpoints(out) or not file.is_file():
+        return None
+    try:
+        kept = json.loads(file.read_bytes())
+        same = about == {name: kept.pop(name) for name in about}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # damaged, or of an earlier version
+        return None
+    trained = load_run(out, None)
+    training = trained.config.training
+    same &= training.epochs == options.retrain and options.learning_rate in (None, training.learning_rate)
+    return kept if same and _is_compressed(trained) else None
+
+
+def _about(scheme: Scheme, options: Options) -> dict[str, Any]:
+    """What a compressed run tells of how it was made."""
+    return to_dict(scheme) | {"from": options.runs[0], "data": options.data}
 
 
 def _config(run: Run, options: Options, out: Path) -> RunConfig:

@@ -52,13 +52,13 @@ def run(options: Options) -> Found:
     processes = positive_int("--processes", options.processes or cores())
     plan = rounds(len(trials), positive_number("--minutes", options.minutes), processes)
     file: Any = rereadable(options.config)
-    given = read_yaml(file) or {}
+    given = _absolute(read_yaml(file) or {})
     configs = {trial.number: _config(options.config, given, trial) for trial in trials}
     settings = {"config": given, "over": list(options.over), "minutes": options.minutes}
     data = None if options.data is None else str(Path(options.data).absolute())
     settings |= {"data": data, "processes": processes}
     with TemporaryDirectory() as folder:
-        measure = _checked(configs, Path(folder), options.data is not None, (out / SWEEP_FILE).exists())
+        measure = _checked(configs, Path(folder), data, (out / SWEEP_FILE).exists())
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         sweep = _Sweep(out, settings, _begun(out, settings), measure, {trial.number: trial for trial in trials})
@@ -236,12 +236,22 @@ def _check_own_keys(options: Options, trials: list[Trial], begun: bool) -> None:
             raise ArgumentError("--over", f"cannot change {key}: {keys[key]}", key, "Leave one of them out")
 
 
-def _checked(configs: dict[int, str], folder: Path, has_data: bool, begun: bool) -> str:
-    """The measure of the trials' task. Raises: ArgumentError, ConfigError: a key or a value of one of them is wrong.
+def _absolute(given: Any) -> Any:
+    """What a file gives, with the paths of its data absolute: another sitting may begin in another folder."""
+    data = given.get("data") if isinstance(given, dict) else None
+    if not isinstance(data, dict):
+        return given
+    paths = {name: data[name] for name in ("folder", "tokenizer") if isinstance(data.get(name), str)}
+    return given | {"data": data | {name: str(Path(path).absolute()) for name, path in paths.items()}}
 
+
+def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: bool) -> str:
+    """The measure of the trials' task.
+
+    Raises: ArgumentError, ConfigError: a key or a value of one of them is wrong. DataError: the folder of the data is missing.
     Args:
         folder: to write the configurations into, which are read as `train` does.
-        has_data: whether --data is given.
+        data: what --data gives.
         begun: whether the sweep was checked before, perhaps by an earlier version.
     """
     tasks, texts = set(), set()
@@ -253,7 +263,10 @@ def _checked(configs: dict[int, str], folder: Path, has_data: bool, begun: bool)
         if not begun:
             check_read(task, config.training)
         tasks.add(config.task)
-        texts |= {config.training.seed} if config.data.folder is None and not has_data else set()
+        text = data or config.data.folder
+        if text is not None and not Path(text).is_dir():
+            raise DataError(text, "must be a folder", "no such folder", "Check --data, or data.folder in CONFIG")
+        texts |= {config.training.seed} if text is None else set()
     if len(texts) > 1:
         rule = "cannot change training.seed without --data: the built-in text depends on the seed"
         raise ArgumentError("--over", rule, f"seeds {', '.join(map(str, sorted(texts)))}", "Give --data DIR")
@@ -278,7 +291,10 @@ def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
         raise DataError(str(file), "must be JSON", "another text", "Choose another --out") from None
     if not _is_ours(found):
         raise DataError(str(file), "must be what a sweep wrote", "other JSON", "Choose another --out")
-    if others := _differing(json.loads(json.dumps(settings)), found["settings"]):
+    had = found["settings"] | {
+        "config": _absolute(found["settings"].get("config"))
+    }  # earlier versions kept paths as typed
+    if others := _differing(json.loads(json.dumps(settings)), had):
         advice = "Give the same settings, or choose another --out"
         raise DataError(str(out), "must hold a sweep with the same settings", "; ".join(others), advice)
     return found["results"]
