@@ -259,6 +259,21 @@ def test_with_a_cut_file_a_resume_ends_in_the_same_bits_or_changes_nothing(name,
         same_as_two(run, place)
 
 
+@pytest.mark.parametrize("keep", [0, 0.3])
+def test_a_cut_configuration_is_what_is_named(keep, run, place):
+    content = (run / "config.yaml").read_bytes()
+    (run / "config.yaml").write_bytes(content[: int(keep * len(content))])
+    error = fails("evaluate", run, "--data", place / "text" / "valid.txt")
+    assert f"{run / 'config.yaml'}: must be unchanged since it was written" in error
+
+
+def test_a_folder_where_the_log_belongs_is_to_be_removed(run):
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    error = fails("train", "--out", run, "--resume", *MORE)
+    assert "metrics.jsonl: must be writable; got Is a directory. Remove it" in error
+
+
 @pytest.mark.parametrize("left", [*PARTS[:5], "checkpoint"])
 def test_training_without_resume_begins_beside_no_part_of_a_run(left, run, place):
     for name in {*PARTS} - {left}:

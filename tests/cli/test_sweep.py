@@ -230,6 +230,35 @@ def test_trainings_know_cells_of_one_s_own(config, monkeypatch, capsys):
     assert [given[:3] for given in asked] == [["train", "--import", str(own)]] * 2
 
 
+def test_paths_of_a_configuration_are_those_of_the_first_sitting(config, monkeypatch, capsys):
+    def failing(jobs, processes, ended):
+        for job in jobs:
+            ended(job, 1)
+
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", failing)
+    config.write_text(CONFIG + "data: {folder: text}\n")
+    out, given = config.parent / "out", sweep(config, "training.learning_rate=0.1,0.2")[:-4]
+    given += ["--out", str(out)]
+    (config.parent / "other").mkdir()
+    monkeypatch.chdir(config.parent / "other")
+    assert main(given) == 1 and not out.exists()
+    assert f"{Path('text').absolute()}: must be a folder; got no such folder" in capsys.readouterr().err
+    monkeypatch.chdir(config.parent)
+    assert main(given) == 1 and "at least one trial with a score" in capsys.readouterr().err
+    kept = json.loads((out / "sweep.json").read_text())
+    assert kept["settings"]["config"]["data"]["folder"] == str(config.parent / "text")
+    kept["settings"]["config"]["data"]["folder"] = "text"  # as an earlier version kept it
+    (out / "sweep.json").write_text(json.dumps(kept))
+    assert main(given) == 1 and "at least one trial with a score" in capsys.readouterr().err
+    (config.parent / "other" / "text").mkdir()
+    monkeypatch.chdir(config.parent / "other")
+    kept["settings"]["config"]["data"]["folder"] = str(config.parent / "text")
+    (out / "sweep.json").write_text(json.dumps(kept))
+    assert (
+        main(given) == 1 and "must hold a sweep with the same settings" in capsys.readouterr().err
+    )  # not of this text
+
+
 def test_interrupted_and_resumed_it_finds_the_best(config, capsys):
     out, given = config.parent / "out", sweep(config, "training.learning_rate=1.0e-6,0.01")
     process = start(*given, "--processes", "2")

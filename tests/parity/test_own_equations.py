@@ -70,6 +70,12 @@ def times_its_own(spec, params, x_gates, h_gates, state):
     return (a * torch.tanh(c), c), {"a": a, "b": b, "n": n}
 
 
+def a_free_master(spec, params, x_gates, h_gates, state):
+    """A state that is a master gate with a split point past its units: the beginning of a longer row."""
+    m, n = (spec.squash(gate.name, part) for gate, part in zip(spec.gates, spec.split(x_gates + h_gates), strict=True))
+    return (torch.tanh(n * state[0] + 0.3 * m), m), {"m": m, "n": n}
+
+
 def by_shapes(spec, params, x_gates, h_gates, state):
     """Sizes of the batch that only make other tensors, names that tensors have too, a copy that a batch of one does not need."""
     size, width = x_gates.shape
@@ -86,6 +92,7 @@ RIGHT = {
     "chunks": (Spec(H, MASTERS, ("h",), extras=(Extra("w", ("m",)),)), of_chunks),
     "shapes": (Spec(H, (Gate("storage", H), Gate("grad", H, "tanh")), ("h",), constants=(("seed", 0.5),)), by_shapes),
     "no x": (Spec(H, gates(3), ("h",)), without_x),
+    "a free master": (Spec(H, (Gate("m", H + 1, "cumax", H), Gate("n", H, "tanh")), ("h", "c")), a_free_master),
     "times a product": (Spec(H, gates(2), ("h",), recurrent_gates=1), times_a_product),
     "times its own": (Spec(H, gates(3), ("h", "c"), extras=(Extra("w", ("n",), full=True),)), times_its_own),
     "a product of h": (Spec(H, gates(2), ("h",), recurrent_gates=1), product_of_h),

@@ -162,7 +162,8 @@ class Matrices:
         for each in products:
             rows, parts = each.split("|")
             found = self.maker.say(self.product(rows), [])
-            self.results += [f"torch.tanh({found}.chunk({parts}, -1)[{part}])" for part in range(int(parts))]
+            times = " * a_g0" if self.signs.random() < 0.3 else ""  # so that its gradient reads a gate's sum
+            self.results += [f"torch.tanh({found}.chunk({parts}, -1)[{part}]{times})" for part in range(int(parts))]
             self.maker.units += self.results[-int(parts) :]
 
     def logits(self, gate: str) -> str:

@@ -8,7 +8,18 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from gatedrnn import CELLS, GRU, LSTM, ONLSTM, RNN, ArgumentError, CoupledLSTM, Gates, LayerNormLSTM, Recurrent  # fmt: skip
+from gatedrnn import (  # fmt: skip
+    CELLS,
+    GRU,
+    LSTM,
+    ONLSTM,
+    RNN,
+    ArgumentError,
+    CoupledLSTM,
+    Gates,
+    LayerNormLSTM,
+    Recurrent,
+)
 from gatedrnn.layers import EmbeddingDropout, LockedDropout
 from gatedrnn.layers.dropout import dropped_weight
 

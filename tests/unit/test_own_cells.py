@@ -267,7 +267,7 @@ def test_settings_of_gates_that_only_an_option_gives_a_cell_are_kept(registered)
 def test_no_option_is_called_like_an_argument_of_a_layer():
     arguments = {*inspect.signature(RecurrentBase).parameters, *inspect.signature(Recurrent).parameters}
     assert set(ARGUMENTS) == arguments - {"options"}
-    with pytest.raises(ArgumentError, match="not have the name of a layer's argument.* got 'dropout'"):
+    with pytest.raises(ArgumentError, match=r"not have the name of a layer's argument.* got 'dropout'"):
         own(scaled, options={"dropout": 0.3})
 
 

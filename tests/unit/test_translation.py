@@ -17,7 +17,7 @@ from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data.config import ParallelDataConfig
 from gatedrnn.data.parallel import TextPair, encoded, read_parallel, read_split, read_text_pair
 from gatedrnn.data.ragged import within
-from gatedrnn.data.verb_final import WORDS, verb_final
+from gatedrnn.data.verb_final import WORDS, verb_final, write_parallel
 from gatedrnn.models import TranslationConfig, TranslationModel
 from gatedrnn.models.beam import Beam, translate
 from gatedrnn.tasks import Translation
@@ -399,6 +399,13 @@ def test_pairs_that_are_all_too_long_leave_nothing_to_train_on(tmp_path):
         match=r"data\.longest: must leave at least one pair to train on; got 1; the shortest pair has 2 tokens",
     ):
         train(config_for(), task, tmp_path / "run", Quiet())
+
+
+def test_pairs_that_are_all_too_long_are_told_before_a_run_begins(tmp_path):
+    write_parallel(tmp_path / "text", 1, 9, 3, 3)
+    data = ParallelDataConfig(source="vf", target="en", folder=str(tmp_path / "text"), longest=1)
+    with pytest.raises(DataError, match=r"data\.longest: must leave at least one pair to train on; got 1"):
+        Translation.open(data, tmp_path / "text")
 
 
 @pytest.mark.parametrize("setting", [{"random_lengths": True}, {"unit": "sentence"}, {"activation_penalty": 2.0}])
