@@ -296,13 +296,13 @@ class Reader(ElementRules):
         self._along(node, dim, 3)
         if _is_number(value):
             return value
-        if step == 1:
+        if step == 1 and first < last:
             self._note_cut(value, first, last)
             if isinstance(value, Wide):
                 return value.cut(first, last)
             if first == 0:
                 return value if last == value.size else self.graph.node("head", value, size=last)
-        raise UnsupportedError("a slice within a gate that does not begin at its first element")
+        raise UnsupportedError("a slice within a gate that is empty or does not begin at its first element")
 
     def _note_cut(self, value, first, last):
         """Note what a slice is cut out of; nothing where slices of one kind differ in that."""

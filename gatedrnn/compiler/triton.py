@@ -233,7 +233,7 @@ class _Text:
         """What this kernel reads from where an earlier one kept it."""
         if self._backward:
             return self._saved
-        return {place: at for place, at in self._saved.items() if self._second and place[0] in ("a", "h")}
+        return {place: at for place, at in self._saved.items() if self._second and place[0] in ("a", "h", "left")}
 
     def _read(self, base: str, offset: str, node: Node) -> str:
         size = self._size(node)

@@ -287,6 +287,11 @@ def first_row(spec, params, x_gates, h_gates, state):
     return (h + h[:1],), {"cell_candidate": h}
 
 
+def nothing_of_it(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    return (h + h[:, : spec.hidden_size - 6].sum(-1, keepdim=True),), {"cell_candidate": h}
+
+
 def one_a_row(spec, params, x_gates, h_gates, state):
     h = spec.squash("cell_candidate", x_gates + h_gates)
     return (h.mean(-1, keepdim=True),), {"cell_candidate": h}
@@ -355,6 +360,7 @@ def rnn_spec(hidden_size):
         (reads_a_file, "harness, read from outside"),
         (over_all, "over more than one dimension"),
         (first_row, "along dimension 0"),
+        (nothing_of_it, "a slice within a gate that is empty"),
         (by_batch, "batch's size or type"),
         (by_type, "batch's size or type"),
     ],
