@@ -1,14 +1,14 @@
 """What commands that read runs or a text, or write a folder, share."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gatedrnn.cli.arguments import option
 from gatedrnn.cli.arguments import place as argument
 from gatedrnn.core.errors import ArgumentError, DataError
-from gatedrnn.data import MAPPINGS, ConlluSentence, read_conllu
+from gatedrnn.data import MAPPINGS, ConlluSentence, Vocabulary, read_conllu, spaced_words
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
 
 INTERRUPTED = 130
@@ -50,6 +50,16 @@ def text_place(conllu: bool = False) -> Any:
 def conllu_option(attributes: str) -> Any:
     """`--conllu`."""
     return option(False, f"print CoNLL-U, with {attributes}; everything else in FILE.conllu is kept")
+
+
+def as_conllu(vocabulary: Vocabulary, lines: Iterable[str]) -> Iterator[ConlluSentence]:
+    """A sentence for each line that has a word."""
+    number = 0
+    for line in lines:
+        words, spaces = spaced_words(vocabulary, line)
+        if words:
+            number += 1
+            yield ConlluSentence.of(words, spaces, line, number)
 
 
 def conllu_sentences(path: str) -> Iterator[ConlluSentence]:

@@ -1,6 +1,6 @@
 """Text in: vocabulary, corpora, treebanks, batching, the built-in grammar; no model."""
 
-from gatedrnn.data.alignment import Aligned, align, align_words
+from gatedrnn.data.alignment import Aligned, align, align_words, spaced_words
 from gatedrnn.data.batching import Window, windows
 from gatedrnn.data.config import MAPPINGS, DataConfig
 from gatedrnn.data.conllu import ConlluSentence, is_conllu, plain_lines, read_conllu
@@ -43,6 +43,7 @@ __all__ = [
     "read_suite",
     "read_treebank",
     "sample_trees",
+    "spaced_words",
     "windows",
     "write_corpus",
 ]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gatedrnn.data.penn import penn_words_of_pieces
 from gatedrnn.data.prompt import prompt_ids
 from gatedrnn.data.subwords import Subwords
 from gatedrnn.data.vocabulary import Vocabulary
@@ -41,6 +42,22 @@ def align(vocabulary: Vocabulary, line: str, mapping: str = "exact") -> Aligned:
     spans = [match.span() for match in re.finditer(r"\S+", line)]
     ids, offsets = _tokens(vocabulary, line)
     return Aligned([line[a:b] for a, b in spans], ids, _owners(line, spans, offsets))
+
+
+def spaced_words(vocabulary: Vocabulary, line: str) -> tuple[list[str], list[bool]]:
+    """The words of a line, as `align` has them, and whether white space, or nothing more, follows each."""
+    words = align(vocabulary, line).words
+    if vocabulary.tokenize == "penn":
+        pieces = penn_words_of_pieces(line)[1]
+        return words, [piece != after for piece, after in zip(pieces, [*pieces, None][1:], strict=True)]
+    if vocabulary.tokenize != "characters":
+        return words, [True] * len(words)
+    between, end = [], 0
+    for word in words:
+        start = line.index(word, end)
+        between.append(line[end:start])
+        end = start + len(word)
+    return words, [any(map(str.isspace, gap)) for gap in between[1:]] + [True] * bool(words)
 
 
 def align_words(

@@ -34,11 +34,12 @@ class ConlluSentence:
     spaces: Sequence[bool]
 
     @classmethod
-    def of(cls, words: Sequence[str], number: int) -> "ConlluSentence":
-        """A sentence of plain words, with `sent_id` and `text`; every column but ID and FORM is `_`."""
-        comments = [f"# sent_id = {number}", f"# text = {' '.join(words)}"]
-        rows = ["\t".join([str(k), word, *"_" * (_COLUMNS - 2)]) for k, word in enumerate(words, 1)]
-        return cls([*comments, *rows], range(2, 2 + len(rows)), words, [True] * len(rows))
+    def of(cls, words: Sequence[str], spaces: Sequence[bool], text: str, number: int) -> "ConlluSentence":
+        """A sentence of plain text, with `sent_id` and `text`; every column but ID, FORM and MISC (`SpaceAfter`) is `_`."""
+        comments = [f"# sent_id = {number}", f"# text = {' '.join(text.split())}"]
+        after = ["_" if space else "SpaceAfter=No" for space in spaces]
+        rows = ["\t".join([str(k), word, *"_" * (_MISC - 2), after[k - 1]]) for k, word in enumerate(words, 1)]
+        return cls([*comments, *rows], range(2, 2 + len(rows)), words, spaces)
 
     def with_misc(
         self, attributes: Sequence[Mapping[str, str | None]], comments: Mapping[str, str | None] | None = None

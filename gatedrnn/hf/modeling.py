@@ -3,6 +3,7 @@
 Dimensions: B batch, T time, V tokens without the padding.
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -237,6 +238,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         self.config.model["vocabulary_size"] = self.model.embedding.num_embeddings  # another one after resizing
         self.config.compressed = [name for name, value in tensors.items() if compressed(value)]
         if self.config.compressed:
+            kwargs["max_shard_size"] = sys.maxsize  # our reader takes one file
             kwargs["state_dict"] = {f"model.{name}": value for name, value in stored_tensors(tensors).items()}
         self.config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)

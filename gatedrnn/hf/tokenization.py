@@ -131,7 +131,7 @@ def _of_words(vocabulary: Vocabulary) -> Tokenizer:
 def _of_characters(vocabulary: Vocabulary) -> Tokenizer:
     """Characters; a new line is `<eos>`, and an `<eos>` written in the text is five characters."""
     made = Tokenizer(models.WordLevel(vocabulary.ids, unk_token=UNK))
-    written = (EOS, f"{EOS[0]}\n{EOS[1:]}")  # is broken by a new line,
+    written = (Regex(f"{EOS[0]}(?={EOS[1:]})"), f"{EOS[0]}\n")  # is broken by a new line,
     steps = [(Regex(_LINE_END), "\nn"), written, ("\nn", EOS)]
     made.normalizer = normalizers.Sequence([normalizers.Replace(old, new) for old, new in steps])
     break_ = pre_tokenizers.Split("\n", "removed")  # which is taken out again once it cannot be joined

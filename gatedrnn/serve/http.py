@@ -75,7 +75,12 @@ def answer_errors(app: FastAPI) -> None:
 
     def other(request: Request, error: Any) -> JSONResponse:
         path = short(request.url.path)
-        words = {400: "body: must be JSON that can be read; got too deep or too large a value. Send a JSON object"}
+        got = (
+            "bytes that are not UTF-8"
+            if isinstance(error.__cause__, UnicodeDecodeError)
+            else "too deep or too large a value"
+        )
+        words = {400: f"body: must be JSON that can be read; got {got}. Send a JSON object"}
         words |= {404: f"{path}: no such address", 405: f"{request.method} {path}: this method is not supported"}
         return RefusedError(error.status_code, words.get(error.status_code, str(error.detail))).response()
 

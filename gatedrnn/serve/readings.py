@@ -46,9 +46,11 @@ def reading(run: Run, body: SurprisalBody, limits: Limits) -> Work:
 
 def _lines(text: str | list[str]) -> list[str]:
     """Lines of a text as of a file; of a list, each is one."""
-    if isinstance(text, list):
-        return [" ".join(line.splitlines()) for line in text]
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+    def lines(text: str) -> list[str]:
+        return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+    return [" ".join(lines(each)) for each in text] if isinstance(text, list) else lines(text)
 
 
 def _check(tokens: int, some: bool, limits: Limits) -> None:

@@ -80,6 +80,42 @@ def test_a_text_becomes_conllu_with_the_numbers_of_the_commands(work, files):
         assert [float(t["misc"]["Distance"]) for t in sentence] == pytest.approx(one["distances"], abs=1e-6)
 
 
+@pytest.mark.parametrize("command", ["surprisal", "parse"])
+@pytest.mark.parametrize(
+    ("tokenize", "line", "forms"),
+    [
+        ("penn", 'The pilot  said: "don\'t (sleep)."', "The pilot said : `` do n't ( sleep ) . ''"),
+        ("characters", "der Pilot\u200b schläft.", "der Pilot schläft ."),
+        ("none", "the pilot's dog", "the pilot's dog"),
+    ],
+)
+def test_the_sentence_of_a_text_stays_as_it_is_written(tmp_path, command, tokenize, line, forms):
+    (tmp_path / "text").mkdir()
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / "text" / name).write_text(f"{line}\nthe pilot sleeps\n" * 20)
+    settings = [
+        "--data.tokenize",
+        tokenize,
+        "--data.min_count",
+        "1",
+        "--model.hidden_sizes",
+        "[8]",
+        "--training.epochs",
+        "1",
+    ]
+    settings += ["--model.embedding_size", "8", "--model.options.chunk_size", "1", "--training.sequence_length", "5"]
+    works("train", "--data", tmp_path / "text", *settings, "--out", tmp_path / "run")
+    (tmp_path / "a.txt").write_text(f"\n{line}\n")
+    (sentence,) = parsed(works(command, tmp_path / "run", tmp_path / "a.txt", "--conllu"))
+    assert sentence.metadata["text"] == " ".join(line.split())
+    written = "".join(
+        token["form"] + ("" if (token["misc"] or {}).get("SpaceAfter") == "No" else " ") for token in sentence
+    )
+    assert written.replace(" ", "") == forms.replace(" ", "")
+    expected = "The pilot said: ``don't (sleep).''" if tokenize == "penn" else line.replace("\u200b", "")
+    assert written.split() == expected.split()
+
+
 @pytest.mark.parametrize("ending", ["conllu", "conllu.gz"])
 def test_conllu_keeps_all_but_what_it_adds_to_surface_tokens(work, files, ending):
     path = files / "b.conllu"

@@ -157,6 +157,13 @@ class TestCompressed:
             AutoModelForCausalLM.from_pretrained(exported / "hf-int8", dtype=torch.bfloat16)
         assert AutoModelForCausalLM.from_pretrained(exported / "hf-int8", dtype="auto").dtype == torch.float32
 
+    def test_a_small_shard_is_one_file(self, exported, tmp_path):
+        model = AutoModelForCausalLM.from_pretrained(exported / "hf-int8")
+        model.save_pretrained(tmp_path / "hf", max_shard_size="5KB")
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+        ids = torch.tensor([[1, 3, 4]])
+        assert torch.equal(again(ids).logits, model(ids).logits)
+
     def test_loading_info(self, exported):
         model, found = AutoModelForCausalLM.from_pretrained(exported / "hf-int8", output_loading_info=True)
         assert isinstance(model, GatedRNNForCausalLM) and not any(found.values())

@@ -114,6 +114,13 @@ def test_a_folders_tokenizer_reads_every_text_as_the_run_does(hf, tmp_path, name
         assert own_ids(again, text) == own_ids(vocabulary, text) == tokenizer(text)["input_ids"], text
 
 
+def test_characters_of_a_written_eos_have_their_places(hf):
+    text, vocabulary = "a<eos>b<e", VOCABULARIES["char"]
+    found = hf.tokenizer_of(vocabulary)(text, return_offsets_mapping=True)
+    assert found["offset_mapping"][1:] == [(k, k + 1) for k in range(len(text))]
+    assert found["input_ids"][1:] == vocabulary.encode(list(text))
+
+
 def test_folders_of_earlier_versions_are_read(hf):
     from transformers import PreTrainedTokenizerFast
 

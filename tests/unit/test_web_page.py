@@ -161,6 +161,8 @@ def test_trees_are_pythons(javascript):
         assert text == brackets(expected, [f"w{k}(\\" for k in range(len(distances))])
         deepest = max((sum(i <= k < j for i, j in expected) for k in range(len(distances))), default=0)
         assert level == (deepest if len(distances) > 1 else 0)
+    odd = ["a\ufeffb", "a\x1cb", "a\x85b", "\ufeff", " "]
+    assert javascript("given.map((word) => brackets([], [word]))", odd) == [brackets(set(), [word]) for word in odd]
 
 
 def test_bits_and_distances(javascript):

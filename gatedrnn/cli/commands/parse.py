@@ -15,6 +15,7 @@ from gatedrnn.cli.text import (
     GATE_TOLD,
     LAYER_TOLD,
     PARSERS,
+    as_conllu,
     check_conllu,
     check_gates_are_read,
     conllu_option,
@@ -72,7 +73,8 @@ def run(options: Options) -> Found:
         sentences, again = tee(conllu_sentences(file)) if options.conllu else (None, conllu_sentences(file))
         text: Iterator[Any] = (each.words for each in again)
     else:
-        sentences, text = None, plain_lines(file)
+        text, lines = tee(plain_lines(file)) if options.conllu else (plain_lines(file), iter(()))
+        sentences = as_conllu(runs[0].vocabulary, lines)
     given = zip(runs, tee(text, len(runs)), strict=True)
     read = [_parses(run, own, in_words, options) for run, own in given]
     if len(runs) == 1 and not weights:
@@ -117,13 +119,11 @@ def _records(parses: Iterator[Any], how: dict[str, Any], file: str, options: Opt
 
 def show(found: Found, options: Options) -> None:
     """Its brackets alone; or CoNLL-U."""
-    number = 0
     for one in found.record:
         if not options.conllu:
             print(one["tree"])
         elif one["words"]:
-            number += 1
-            sentence = next(found.more) if found.more else ConlluSentence.of(one["words"], number)
+            sentence: ConlluSentence = next(each for each in found.more if each.words)
             known = one.get("distances") or [None] * len(one["words"])  # None removes those of an earlier run
             distances = [{"Distance": None if far is None else f"{far:.6f}"} for far in known]
             print(sentence.with_misc(distances, {"parse": one["tree"]}), end="")

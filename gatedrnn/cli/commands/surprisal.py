@@ -8,7 +8,15 @@ from typing import Any
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, run_place
-from gatedrnn.cli.text import check_conllu, conllu_option, conllu_sentences, mapping_option, nothing, text_place
+from gatedrnn.cli.text import (
+    as_conllu,
+    check_conllu,
+    conllu_option,
+    conllu_sentences,
+    mapping_option,
+    nothing,
+    text_place,
+)
 from gatedrnn.data import Aligned, ConlluSentence, align_words, is_conllu, plain_lines
 from gatedrnn.studies.parsing import align_lines, layer_named, surprisal_records
 from gatedrnn.training.run import Run, load_run
@@ -36,7 +44,8 @@ def run(options: Options) -> Found:
     check_conllu(options, "tokens")
     run = load_run(options.run)
     if not is_conllu(options.file):
-        return Found(_records(run, _lines(run, options), options), None)
+        lines, again = tee(plain_lines(options.file)) if options.conllu else (plain_lines(options.file), iter(()))
+        return Found(_records(run, _aligned(run, lines, options), options), as_conllu(run.vocabulary, again))
     sentences, again = tee(conllu_sentences(options.file)) if options.conllu else (None, conllu_sentences(options.file))
     mapping = options.mapping or "exact"
     lines = (align_words(run.vocabulary, each.words, each.spaces, mapping) for each in again)
@@ -72,13 +81,12 @@ def show(found: Found, options: Options) -> None:
             print(number, index, word, text, f"{bits:.6f}", shown, int(not unknown), sep="\t")
 
 
-def _show_conllu(records: Iterator[dict[str, Any]], sentences: Iterator[ConlluSentence] | None) -> None:
+def _show_conllu(records: Iterator[dict[str, Any]], sentences: Iterator[ConlluSentence]) -> None:
     """The surprisal of the end of a sentence, which is no word, stands in a comment."""
-    for number, record in enumerate(records, 1):
-        words = record["words"][:-1]
-        sentence = next(sentences) if sentences else ConlluSentence.of(words, number)
-        if not words:
+    for record in records:
+        if not record["words"][:-1]:
             continue
+        sentence = next(each for each in sentences if each.words)
         names = ("surprisal_bits", "distances", "unknown")
         attributes = [
             {
@@ -92,9 +100,9 @@ def _show_conllu(records: Iterator[dict[str, Any]], sentences: Iterator[ConlluSe
         print(sentence.with_misc(attributes, comments), end="")
 
 
-def _lines(run: Run, options: Options) -> Iterator[Aligned]:
+def _aligned(run: Run, lines: Iterator[str], options: Options) -> Iterator[Aligned]:
     """Each line that `evaluate` would count; nothing to read is an error."""
-    lines, found = plain_lines(options.file), False
+    found = False
     for aligned in align_lines(run.vocabulary, lines, options.mapping or "exact", run.config.data.empty_lines):
         found = found or bool(aligned.ids)
         yield aligned

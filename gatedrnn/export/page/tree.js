@@ -1,5 +1,7 @@
 // Trees off distances, as gatedrnn.trees builds them. A span [i, j) holds words i … j − 1.
 
+import { SPACE } from "./letters.js";
+
 /**
  * Spans of width 2 or more of the tree that distances give: split before the largest distance among words 2 … n, and so on.
  * Ties go to the first. Distances high where a large constituent closed before the word.
@@ -28,12 +30,14 @@ export function brackets(spans, words) {
   return words.map((word, k) => "(X ".repeat(opened[k]) + escaped(word) + ")".repeat(closed[k])).join(" ");
 }
 
+const SPACES = new RegExp(`[${SPACE}]+`, "gu");
+
 function withWhole(spans, n) {
   return spans.some(([i, j]) => i === 0 && j === n) ? spans : [...spans, [0, n]];
 }
 
 function escaped(word) {
-  const safe = word.replace(/\s+/gu, "_").replaceAll("(", "-LRB-").replaceAll(")", "-RRB-") || "_";
+  const safe = word.replace(SPACES, "_").replaceAll("(", "-LRB-").replaceAll(")", "-RRB-") || "_";
   return safe.endsWith("\\") ? `${safe}_` : safe;
 }
 
