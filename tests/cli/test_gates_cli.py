@@ -132,10 +132,13 @@ def test_retraining_brings_perplexity_back_and_stays_in_the_scheme(work, tmp_pat
     assert len(lines) == 2 and found["perplexity"] == pytest.approx(best, rel=1e-3)
     assert not (tmp_path / "trained" / "checkpoint").exists()
     kept = (tmp_path / "trained" / WEIGHTS_FILE).read_bytes()
-    for command in (["compress", work / "run", *options, "--retrain", "2"], ["train"]):
-        said = fails(*command, "--out", tmp_path / "trained", "--resume")
-        assert "must have a checkpoint to continue from; got a trained model without one" in said
-    assert "must have a checkpoint" in fails("train", "--out", tmp_path / "alone", "--resume")
+    retrain = ["compress", work / "run", *options, "--out", tmp_path / "trained", "--resume", "--retrain"]
+    assert record(*retrain, "2") == trained  # it is finished
+    for command in (
+        [*retrain, "3"],
+        *(["train", "--out", tmp_path / name, "--resume"] for name in ("trained", "alone")),
+    ):
+        assert "must have a checkpoint to continue from; got a trained model without one" in fails(*command)
     assert (tmp_path / "trained" / WEIGHTS_FILE).read_bytes() == kept
 
 
