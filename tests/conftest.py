@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from quicker import quicken_triton
 
 torch.set_num_threads(1)
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # how fast a machine is decides no test
 
 if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it as it is imported, and wherever a kernel is defined

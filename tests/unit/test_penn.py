@@ -95,7 +95,7 @@ def test_words_of_a_sentence(line):
     assert penn_words(line) == SENTENCES[line].split()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXT)
 def test_what_is_cut_stays_and_nothing_is_lost(text):
     words = penn_words(text)
@@ -103,7 +103,7 @@ def test_what_is_cut_stays_and_nothing_is_lost(text):
     assert letters("".join(words)) == letters(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXT)
 def test_joined_text_is_stable_and_nothing_is_lost(text):
     once = penn_text(penn_words(text))
