@@ -5,6 +5,8 @@ import numbers
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+import numpy as np
+
 from gatedrnn.core.errors import ArgumentError
 
 _LARGEST = 2**32 - 1
@@ -52,8 +54,11 @@ _KINDS: dict[type, tuple[type, str]] = {
 
 def like(owner: str, value: object, default: object) -> None:
     """Raises ArgumentError: `default` is a flag, a number or text, and `value` is of another kind."""
-    kind, name = _KINDS.get(type(default), (object, ""))
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
+    if type(default) not in _KINDS:
+        return
+    kind, name = _KINDS[type(default)]
+    flag = isinstance(value, bool | np.bool_)
+    if not (flag if kind is bool else isinstance(value, kind) and not flag):
         raise ArgumentError(owner, f"must be {name}", repr(value), f"Give one, such as {default!r}")
 
 

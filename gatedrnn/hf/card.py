@@ -80,4 +80,4 @@ def _scores(run: Run) -> str:
     kind = {"word": "word", "char": "character", "subword": "subword"}[run.vocabulary.level]
     return f"""| score | |
 |---|--:|
-| perplexity per {kind}, {told} | {found:.2f} |"""
+| perplexity per {kind}, {told.replace("|", "/")} | {found:.2f} |"""

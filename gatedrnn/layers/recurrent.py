@@ -5,6 +5,7 @@ Dimensions: T time, B batch, D input, H hidden, R rows of all gates, N units of 
 
 import inspect
 import math
+import numbers
 from abc import ABC
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -330,7 +331,7 @@ def _check_dtype(owner: str, dtype: Any) -> None:
 
 def _flag(owner: str, value: Any) -> bool:
     """True or False, as 0 or 1 or NumPy's too: of text any would be true."""
-    if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
+    if not isinstance(value, numbers.Integral | np.bool_) or value not in (0, 1):
         raise ArgumentError(owner, "must be True or False", repr(value), "Give one of them")
     return bool(value)
 

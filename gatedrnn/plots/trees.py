@@ -126,7 +126,9 @@ def save(figure: Figure, path: Path, kind: str | None = None) -> None:
     fit_fonts(figure)
     with matplotlib.rc_context(_AS_TEXT), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # `fit_fonts` has told them all at once
-        figure.savefig(path, dpi=160, facecolor="white", format=kind, metadata=_UNDATED.get(kind or path.suffix[1:]))
+        figure.savefig(
+            path, dpi=160, facecolor="white", format=kind, metadata=_UNDATED.get((kind or path.suffix[1:]).lower())
+        )
 
 
 def save_all(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "png", "svg")) -> None:

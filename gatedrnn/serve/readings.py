@@ -48,7 +48,7 @@ def _lines(text: str | list[str]) -> list[str]:
     """Lines of a text as of a file; of a list, each is one."""
 
     def lines(text: str) -> list[str]:
-        return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
     return [" ".join(lines(each)) for each in text] if isinstance(text, list) else lines(text)
 

@@ -18,9 +18,11 @@ def known_perplexity(folder: Path) -> tuple[float | None, str]:
     path = folder / COMPRESSION_FILE
     try:
         record: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
-        found, data = record.get("perplexity_after"), record.get("data", "the validation text or its --data")
+        found, data = record.get("perplexity_after"), record.get("data", "")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None, ""  # a note for people stops nothing
-    if not isinstance(found, int | float) or not math.isfinite(found):
+    if not isinstance(found, int | float) or not math.isfinite(found) or not isinstance(data, str | None):
         return None, ""
-    return found, f"as gatedrnn compress measured it on {'the validation text' if data is None else data}"
+    texts = {None: "the validation text", "": "the validation text or its --data", "-": "standard input"}
+    told = texts.get(data) or Path(data).name  # not where it lies: this is published
+    return found, f"as gatedrnn compress measured it on {told}"

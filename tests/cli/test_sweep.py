@@ -242,11 +242,20 @@ def test_paths_of_a_configuration_are_those_of_the_first_sitting(config, monkeyp
     (config.parent / "other").mkdir()
     monkeypatch.chdir(config.parent / "other")
     assert main(given) == 1 and not out.exists()
-    assert f"{Path('text').absolute()}: must be a folder; got no such folder" in capsys.readouterr().err
+    assert f"{Path('text').absolute()}: must exist; got no such file or folder" in capsys.readouterr().err
     monkeypatch.chdir(config.parent)
     assert main(given) == 1 and "at least one trial with a score" in capsys.readouterr().err
     kept = json.loads((out / "sweep.json").read_text())
     assert kept["settings"]["config"]["data"]["folder"] == str(config.parent / "text")
+    config.write_text(CONFIG + "data: {folder: ''}\n")
+    assert main([*given[:-1], str(out.parent / "new")]) == 1 and "got an empty one" in capsys.readouterr().err
+    config.write_text(CONFIG + "data: {level: subword, tokenizer: none.json}\n")
+    assert main([*given[:-1], str(out.parent / "new")]) == 1
+    assert f"{Path('none.json').absolute()}: must exist" in capsys.readouterr().err
+    config.write_text(CONFIG + "data: {folder: text}\n")
+    (config.parent / "text").rename(config.parent / "elsewhere")
+    assert main(given) == 1 and "at least one trial with a score" in capsys.readouterr().err  # nothing is left to train
+    (config.parent / "elsewhere").rename(config.parent / "text")
     kept["settings"]["config"]["data"]["folder"] = "text"  # as an earlier version kept it
     (out / "sweep.json").write_text(json.dumps(kept))
     assert main(given) == 1 and "at least one trial with a score" in capsys.readouterr().err

@@ -70,7 +70,8 @@ def test_card_and_page_tell_what_compress_measured(hf, tmp_path):
     texts = (
         ({}, "the validation text or its --data"),
         ({"data": None}, "the validation text"),
-        ({"data": "a.txt"}, "a.txt"),
+        ({"data": "/home/me/a.txt"}, "a.txt"),
+        ({"data": "-"}, "standard input"),
     )
     for data, text in texts:  # without a word of it: as earlier versions wrote it
         write_json(run.folder / compress.COMPRESSION_FILE, record | data)

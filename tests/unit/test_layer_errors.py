@@ -278,6 +278,11 @@ def test_an_empty_batch_has_no_lengths(lengths):
     assert lstm()(X[:, :0], lengths=lengths)[0].shape == (T, 0, H)
 
 
+def test_flags_may_be_numbers_and_numpys():
+    layer = LSTM(D, H, bidirectional=np.int64(1), batch_first=np.True_, bias=0)
+    assert (layer.bidirectional, layer.batch_first, layer.bias) == (True, True, False)
+
+
 def test_return_gates_may_be_none():
     layer = LSTM(D, H)
     assert len(layer(X, return_gates=None)) == 2 and torch.equal(layer(X, return_gates=None)[0], layer(X)[0])

@@ -280,7 +280,7 @@ def test_an_option_has_the_type_of_its_default(given, rule):
         return Spec(hidden_size, N, ("h",), constants=(("k", k * n),))
 
     cell = Cell("mine", "mine", make_spec, scaled, {"k": 1.0, "n": 2, "f": False})
-    assert Recurrent(cell, D, H, k=2, n=numpy.int64(3), f=True).options == {"k": 2, "n": 3, "f": True}
+    assert Recurrent(cell, D, H, k=2, n=numpy.int64(3), f=numpy.True_).options == {"k": 2, "n": 3, "f": True}
     with pytest.raises(ArgumentError, match=f"must be {rule}; got"):
         Recurrent(cell, D, H, **given)
 

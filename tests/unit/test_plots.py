@@ -118,7 +118,9 @@ def test_a_sentence_of_few_words_and_its_distances_are_drawn(words):
     assert [text for text in texts(to_svg(figure)) if text in WORDS] == WORDS[:words]
 
 
-@pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG\r\n"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")])
+@pytest.mark.parametrize(
+    ("name", "magic"), [("a.png", b"\x89PNG\r\n"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")]
+)
 def test_a_figure_is_saved_by_its_ending(tmp_path, name, magic):
     save(tree_and_gates(WORDS, GOLD, INDUCED, HEATS), tmp_path / name)
     saved = (tmp_path / name).read_bytes()

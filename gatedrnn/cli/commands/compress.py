@@ -95,7 +95,7 @@ def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
     folder, out = Path(options.runs[0]), Path(options.out)
     run = load_run(folder, None)
     check_recurrent("compress", run)
-    if options.resume and options.retrain and (finished := _finished(out, scheme, options)):
+    if options.resume and options.retrain and (finished := _finished(run, out, scheme, options)):
         return finished
     text = _text(run, options.data)
     if not (options.resume and options.retrain):
@@ -210,7 +210,7 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
         raise KeyboardInterrupt(f"{GO_ON} in {out}")
 
 
-def _finished(out: Path, scheme: Scheme, options: Options) -> dict[str, Any] | None:
+def _finished(run: Run, out: Path, scheme: Scheme, options: Options) -> dict[str, Any] | None:
     """What was measured of `out`, if this command has trained and compressed it before."""
     file, about = out / COMPRESSION_FILE, _about(scheme, options)
     if checkpoints(out) or not file.is_file():
@@ -220,15 +220,16 @@ def _finished(out: Path, scheme: Scheme, options: Options) -> dict[str, Any] | N
         same = about == {name: kept.pop(name) for name in about}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # damaged, or of an earlier version
         return None
+    measured = {f"{name}_{when}" for name in _figures(run) for when in ("before", "after")}
     trained = load_run(out, None)
-    training = trained.config.training
-    same &= training.epochs == options.retrain and options.learning_rate in (None, training.learning_rate)
-    return kept if same and _is_compressed(trained) else None
+    had, asked = trained.config.training, _config(run, options, out).training
+    same &= (had.epochs, had.learning_rate) == (asked.epochs, asked.learning_rate)
+    return kept if same and kept.keys() == measured and _is_compressed(trained) else None
 
 
 def _about(scheme: Scheme, options: Options) -> dict[str, Any]:
     """What a compressed run tells of how it was made."""
-    return to_dict(scheme) | {"from": options.runs[0], "data": options.data}
+    return to_dict(scheme) | {"from": str(Path(options.runs[0])), "data": options.data}
 
 
 def _config(run: Run, options: Options, out: Path) -> RunConfig:
@@ -272,10 +273,13 @@ def _write(run: Run, out: Path, scheme: Scheme) -> None:
 
 def _measured(run: Run, folder: Path, text: Any) -> dict[str, Any]:
     """Size of the weights' file; score and tokens a second (64 side by side) where there is a text."""
-    size, name = (folder / WEIGHTS_FILE).stat().st_size, TASKS[run.config.task].rated
-    if text is None:
-        return {"bytes": size, name: None, "tokens_per_second": None}
-    return {"bytes": size, name: _rate(run, text, _TOGETHER)[0], "tokens_per_second": _speed(run, text, 64)}
+    found = (None, None) if text is None else (_rate(run, text, _TOGETHER)[0], _speed(run, text, 64))
+    return dict(zip(_figures(run), ((folder / WEIGHTS_FILE).stat().st_size, *found), strict=True))
+
+
+def _figures(run: Run) -> tuple[str, str, str]:
+    """What is measured."""
+    return "bytes", TASKS[run.config.task].rated, "tokens_per_second"
 
 
 def _rate(run: Run, text: Any, batch_size: int, most: int | None = None) -> tuple[float, int]:

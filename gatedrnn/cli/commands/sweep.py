@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -58,10 +59,10 @@ def run(options: Options) -> Found:
     data = None if options.data is None else str(Path(options.data).absolute())
     settings |= {"data": data, "processes": processes}
     with TemporaryDirectory() as folder:
-        measure = _checked(configs, Path(folder), data, (out / SWEEP_FILE).exists())
+        measure, files = _checked(configs, Path(folder), data, (out / SWEEP_FILE).exists())
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        sweep = _Sweep(out, settings, _begun(out, settings), measure, {trial.number: trial for trial in trials})
+        sweep = _Sweep(out, settings, _begun(out, settings), measure, {trial.number: trial for trial in trials}, files)
         for number, text in configs.items():
             write_text(out / f"trial-{number}.yaml", text)
         try:
@@ -97,6 +98,7 @@ class _Sweep:
     results: dict[str, Any]
     measure: str
     trials: dict[int, Trial]
+    files: set[str]
 
     @property
     def higher(self) -> bool:
@@ -115,6 +117,7 @@ class _Sweep:
         folder = self.out / f"round-{number}"
         folder.mkdir(exist_ok=True)
         left = [n for n in chosen if f"round-{number}/trial-{n}" not in self.results]
+        _check_there(self.files if left else ())
         for run in (folder / f"trial-{n}" for n in left):
             if (run / CHECKPOINT_FOLDER).exists():
                 with locked(run):  # raises if a sweep that was killed left a training that goes on
@@ -241,20 +244,27 @@ def _absolute(given: Any) -> Any:
     data = given.get("data") if isinstance(given, dict) else None
     if not isinstance(data, dict):
         return given
-    paths = {name: data[name] for name in ("folder", "tokenizer") if isinstance(data.get(name), str)}
+    paths = {name: data[name] for name in ("folder", "tokenizer") if isinstance(data.get(name), str) and data[name]}
     return given | {"data": data | {name: str(Path(path).absolute()) for name, path in paths.items()}}
 
 
-def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: bool) -> str:
-    """The measure of the trials' task.
+def _check_there(files: Iterable[str]) -> None:
+    """Raises DataError: what the trials read is missing; each of them would fail."""
+    for path in files:
+        if not Path(path).exists():
+            raise DataError(path, "must exist", "no such file or folder", "Check --data, and section data of CONFIG")
 
-    Raises: ArgumentError, ConfigError: a key or a value of one of them is wrong. DataError: the folder of the data is missing.
+
+def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: bool) -> tuple[str, set[str]]:
+    """The measure of the trials' task, and the files and folders that they read.
+
+    Raises: ArgumentError, ConfigError: a key or a value of one of them is wrong. DataError: a new sweep's text is missing.
     Args:
         folder: to write the configurations into, which are read as `train` does.
         data: what --data gives.
         begun: whether the sweep was checked before, perhaps by an earlier version.
     """
-    tasks, texts = set(), set()
+    tasks, texts, files = set(), set(), set()
     for number, text in configs.items():
         path = folder / f"trial-{number}.yaml"
         path.write_text(text, encoding="utf-8")
@@ -263,10 +273,9 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
         if not begun:
             check_read(task, config.training)
         tasks.add(config.task)
-        text = data or config.data.folder
-        if text is not None and not Path(text).is_dir():
-            raise DataError(text, "must be a folder", "no such folder", "Check --data, or data.folder in CONFIG")
-        texts |= {config.training.seed} if text is None else set()
+        read = data or config.data.folder
+        files |= {each for each in (read, getattr(config.data, "tokenizer", None)) if each is not None}
+        texts |= {config.training.seed} if read is None else set()
     if len(texts) > 1:
         rule = "cannot change training.seed without --data: the built-in text depends on the seed"
         raise ArgumentError("--over", rule, f"seeds {', '.join(map(str, sorted(texts)))}", "Give --data DIR")
@@ -274,7 +283,9 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
         raise ArgumentError(
             "--config", "the trials must have one task", ", ".join(sorted(tasks)), "Run one sweep per task"
         )
-    return TASKS[tasks.pop()].measure
+    if not begun:
+        _check_there(files)
+    return TASKS[tasks.pop()].measure, files
 
 
 def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
