@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gatedrnn.data import DataConfig, Vocabulary
 from gatedrnn.data.prompt import prompt_ids, prompt_tokens
+from gatedrnn.serve import readings
 from gatedrnn.serve.text import Piece, Pieces, Stops
 
 TEXT = "naïve ☃ and 😀😀\n\n  the  cat's café\nend"
@@ -71,3 +72,8 @@ def test_text_before_the_first_stop(pieces, stops):
     first = next((end for end in ends if any(stop in end for stop in stops)), None)
     assert gate.stopped == (first is not None)
     assert out == (whole if first is None else first[: min(first.find(stop) for stop in stops if stop in first)])
+
+
+def test_lines_are_those_of_a_file():
+    assert readings._lines(["a\r\n", "b\x0cc\n", "d\r", "e\r\nf", ""]) == ["a", "b\x0cc", "d", "e f", ""]
+    assert readings._lines("a\r\n\nb\x0cc\r") == ["a", "", "b\x0cc"]
