@@ -24,5 +24,5 @@ def known_perplexity(folder: Path) -> tuple[float | None, str]:
     if not isinstance(found, int | float) or not math.isfinite(found) or not isinstance(data, str | None):
         return None, ""
     texts = {None: "the validation text", "": "the validation text or its --data", "-": "standard input"}
-    told = texts.get(data) or Path(data).name  # not where it lies: this is published
+    told = texts[data] if data in texts else Path(str(data)).name  # not where it lies: this is published
     return found, f"as gatedrnn compress measured it on {told}"
