@@ -1,4 +1,4 @@
-"""The perplexity that a run's folder tells of itself."""
+"""What a run's folder tells of how good it is."""
 
 import json
 import math
@@ -26,3 +26,19 @@ def known_perplexity(folder: Path) -> tuple[float | None, str]:
     texts = {None: "the validation text", "": "the validation text or its --data", "-": "standard input"}
     told = texts[data] if data in texts else Path(str(data)).name  # not where it lies: this is published
     return found, f"as gatedrnn compress measured it on {told}"
+
+
+def compression_figures(folder: Path, about: dict[str, Any]) -> dict[str, Any] | None:
+    """What `compress` measured of a folder, if it tells that it made it as `about` says."""
+    try:
+        kept = json.loads((folder / COMPRESSION_FILE).read_bytes())
+        return kept if about == {name: kept.pop(name) for name in about} else None
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # none, damaged, or of before
+        return None

@@ -1,6 +1,5 @@
 """`gatedrnn compress`: a run in a small form, and what that costs; or the table of all published schemes."""
 
-import json
 import sys
 import tempfile
 import time
@@ -43,7 +42,7 @@ from gatedrnn.training.run import (
     locked,
     with_text,
 )
-from gatedrnn.training.scores import COMPRESSION_FILE
+from gatedrnn.training.scores import COMPRESSION_FILE, compression_figures
 from gatedrnn.weights.compressed import CompressedWeight
 
 _WHOLE = ("bf16", "int8", "int4")
@@ -51,7 +50,6 @@ _WHOLE = ("bf16", "int8", "int4")
 _TOGETHER = 20  # stretches, sentences or pairs side by side, for a score
 _TIMED_TOKENS = {1: 2_000, 64: 60_000}
 """Tokens read to measure the speed, by batch size."""
-
 
 _NAMES = {name: name for name in ("method", "gates", "weights", "step", "clip", "rank")}
 _READERS = {"step": ("round", "clip"), "clip": ("clip",), "rank": ("svd",)}
@@ -95,11 +93,11 @@ def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
     folder, out = Path(options.runs[0]), Path(options.out)
     run = load_run(folder, None)
     check_recurrent("compress", run)
-    if options.resume and options.retrain and (finished := _finished(run, out, scheme, options)):
-        return finished
-    text = _text(run, options.data)
     if not (options.resume and options.retrain):
         check_free(out)
+    elif finished := _finished(run, out, scheme, options):
+        return finished
+    text = _text(run, options.data)
     with status(f"measuring {folder}", quiet=options.json):
         before = _measured(run, folder, text)
     if options.retrain:
@@ -212,19 +210,14 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
 
 def _finished(run: Run, out: Path, scheme: Scheme, options: Options) -> dict[str, Any] | None:
     """What was measured of `out`, if this command has trained and compressed it before."""
-    file, about = out / COMPRESSION_FILE, _about(scheme, options)
-    if checkpoints(out) or not file.is_file():
+    kept = None if checkpoints(out) else compression_figures(out, _about(scheme, options))
+    figures = "bytes", TASKS[run.config.task].rated, "tokens_per_second"
+    if kept is None or kept.keys() != {f"{name}_{when}" for name in figures for when in ("before", "after")}:
         return None
-    try:
-        kept = json.loads(file.read_bytes())
-        same = about == {name: kept.pop(name) for name in about}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # damaged, or of an earlier version
-        return None
-    measured = {f"{name}_{when}" for name in _figures(run) for when in ("before", "after")}
     trained = load_run(out, None)
     had, asked = trained.config.training, _config(run, options, out).training
-    same &= (had.epochs, had.learning_rate) == (asked.epochs, asked.learning_rate)
-    return kept if same and kept.keys() == measured and _is_compressed(trained) else None
+    same = (had.epochs, had.learning_rate) == (asked.epochs, asked.learning_rate)
+    return kept if same and _is_compressed(trained) else None
 
 
 def _about(scheme: Scheme, options: Options) -> dict[str, Any]:
@@ -273,13 +266,9 @@ def _write(run: Run, out: Path, scheme: Scheme) -> None:
 
 def _measured(run: Run, folder: Path, text: Any) -> dict[str, Any]:
     """Size of the weights' file; score and tokens a second (64 side by side) where there is a text."""
-    found = (None, None) if text is None else (_rate(run, text, _TOGETHER)[0], _speed(run, text, 64))
-    return dict(zip(_figures(run), ((folder / WEIGHTS_FILE).stat().st_size, *found), strict=True))
-
-
-def _figures(run: Run) -> tuple[str, str, str]:
-    """What is measured."""
-    return "bytes", TASKS[run.config.task].rated, "tokens_per_second"
+    size, name = (folder / WEIGHTS_FILE).stat().st_size, TASKS[run.config.task].rated
+    score, speed = (None, None) if text is None else (_rate(run, text, _TOGETHER)[0], _speed(run, text, 64))
+    return {"bytes": size, name: score, "tokens_per_second": speed}
 
 
 def _rate(run: Run, text: Any, batch_size: int, most: int | None = None) -> tuple[float, int]:
@@ -328,9 +317,8 @@ def _rows(name: str, run: Run, options: Options, path: Any) -> Iterator[dict[str
     """The rows of a run. Args: name: by which the table calls it."""
     text, rated = _text(run, path), TASKS[run.config.task].rated
     if text is None:
-        raise ArgumentError(
-            "compress --table", "needs a text", "no --data, and the run's own text is gone", "Add --data FILE"
-        )
+        got = "no --data, and the run's own text is gone"
+        raise ArgumentError("compress --table", "needs a text", got, "Add --data FILE")
     hidden = max(run.config.model.hidden_sizes)
     schemes: dict[str, Scheme | None] = {"original": None}
     if _has_their_gates(run):
@@ -338,8 +326,7 @@ def _rows(name: str, run: Run, options: Options, path: Any) -> Iterator[dict[str
     else:
         told = "round, clip and SVD are left out: they change input and forget gates, which its cell does not have"
         print(f"gatedrnn: {run.folder}: {told}", file=sys.stderr)
-    schemes |= {each: Scheme(each) for each in _WHOLE}
-    first = 0.0
+    schemes, first = schemes | {each: Scheme(each) for each in _WHOLE}, 0.0
     for title, scheme in schemes.items():
         with status(f"{run.folder}: {title}", quiet=options.json), _copy(run, scheme) as copy:
             score, _ = _rate(copy, text, _TOGETHER)
