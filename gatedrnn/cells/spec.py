@@ -312,6 +312,7 @@ ARGUMENTS = (
     "gates", "weight_dropout", "backend", "proj_size",
 )  # fmt: skip
 """What a layer of any cell takes, so that no option of a cell may be called so."""
+
 Step = Callable[[Spec, Params, Tensor, Tensor, State], tuple[State, Trace]]
 
 

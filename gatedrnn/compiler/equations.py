@@ -250,9 +250,7 @@ class Equations:
             raise UnsupportedError("values of several gates where one row belongs")
         if isinstance(value, Node) and value.size not in (0, size):
             raise UnsupportedError(f"a row of {value.size} elements where one of {size} belongs")
-        if (
-            not isinstance(value, Node) or value.op in ("load", "head") or not value.size
-        ):  # what stands elsewhere is copied
+        if not isinstance(value, Node) or value.op in ("load", "head") or not value.size:  # it stands elsewhere
             return self.graph.node("same", value, size=size)
         return value
 

@@ -33,12 +33,5 @@ def compression_figures(folder: Path, about: dict[str, Any]) -> dict[str, Any] |
     try:
         kept = json.loads((folder / COMPRESSION_FILE).read_bytes())
         return kept if about == {name: kept.pop(name) for name in about} else None
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):  # none, damaged, or of before
-        return None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None  # there is none, or it is damaged or an earlier version's

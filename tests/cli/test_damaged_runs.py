@@ -385,6 +385,12 @@ def test_training_on_after_compression_that_was_killed_at_its_end_has_its_record
     assert record(*retrain, "--resume") == told and trained(out) == {"model.safetensors": weights}  # it is finished
     assert "must have a checkpoint" in fails(*retrain[:-3], 2, *retrain[-2:], "--resume")
     assert "must have a checkpoint" in fails(*retrain, "--learning-rate", 0.5, "--resume")
+    source = (run / "model.safetensors").read_bytes()
+    flip_a_bit(run)
+    works("accept", run)
+    assert "must have a checkpoint" in fails(*retrain, "--resume")  # trained from other weights
+    (run / "model.safetensors").write_bytes(source)
+    works("accept", run)
     assert "must not hold a run yet" in fails(*retrain)
     kept = json.loads((out / "compression.json").read_text())
     (out / "compression.json").write_text(json.dumps({name: kept[name] for name in kept if name != "bytes_before"}))

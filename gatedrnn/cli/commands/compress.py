@@ -18,7 +18,7 @@ from gatedrnn.cli.arguments import flag_of, option, place, settings
 from gatedrnn.cli.output import show_table, status
 from gatedrnn.cli.text import GO_ON, check_recurrent, run_names
 from gatedrnn.core.checks import positive_int, positive_number
-from gatedrnn.core.checksums import CHECKSUMS_FILE
+from gatedrnn.core.checksums import CHECKSUMS_FILE, checksum
 from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json, write_text
@@ -158,7 +158,7 @@ def _compressed(run: Run, scheme: Scheme, options: Options, text: Any, before: d
         record = {
             f"{name}_{when}": one[name] for name in before for when, one in (("before", before), ("after", after))
         }
-        write_json(out / COMPRESSION_FILE, _about(scheme, options) | record)
+        write_json(out / COMPRESSION_FILE, _about(run, scheme, options) | record)
         return record
 
     with locked(out):
@@ -210,19 +210,21 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
 
 def _finished(run: Run, out: Path, scheme: Scheme, options: Options) -> dict[str, Any] | None:
     """What was measured of `out`, if this command has trained and compressed it before."""
-    kept = None if checkpoints(out) else compression_figures(out, _about(scheme, options))
+    kept = None if checkpoints(out) else compression_figures(out, _about(run, scheme, options))
     figures = "bytes", TASKS[run.config.task].rated, "tokens_per_second"
     if kept is None or kept.keys() != {f"{name}_{when}" for name in figures for when in ("before", "after")}:
         return None
     trained = load_run(out, None)
-    had, asked = trained.config.training, _config(run, options, out).training
-    same = (had.epochs, had.learning_rate) == (asked.epochs, asked.learning_rate)
-    return kept if same and _is_compressed(trained) else None
+    had, asked = (
+        (each.epochs, each.learning_rate) for each in (trained.config.training, _config(run, options, out).training)
+    )
+    return kept if had == asked and _is_compressed(trained) else None
 
 
-def _about(scheme: Scheme, options: Options) -> dict[str, Any]:
+def _about(run: Run, scheme: Scheme, options: Options) -> dict[str, Any]:
     """What a compressed run tells of how it was made."""
-    return to_dict(scheme) | {"from": str(Path(options.runs[0])), "data": options.data}
+    source, weights = run.folder, checksum(run.folder / WEIGHTS_FILE)
+    return to_dict(scheme) | {"from": str(source), "from_weights": weights, "data": options.data}
 
 
 def _config(run: Run, options: Options, out: Path) -> RunConfig:

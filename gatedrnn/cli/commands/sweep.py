@@ -302,9 +302,8 @@ def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
         raise DataError(str(file), "must be JSON", "another text", "Choose another --out") from None
     if not _is_ours(found):
         raise DataError(str(file), "must be what a sweep wrote", "other JSON", "Choose another --out")
-    had = found["settings"] | {
-        "config": _absolute(found["settings"].get("config"))
-    }  # earlier versions kept paths as typed
+    config = _absolute(found["settings"].get("config"))  # earlier versions kept paths as typed
+    had = found["settings"] | {"config": config}
     if others := _differing(json.loads(json.dumps(settings)), had):
         advice = "Give the same settings, or choose another --out"
         raise DataError(str(out), "must hold a sweep with the same settings", "; ".join(others), advice)
