@@ -215,10 +215,8 @@ def _finished(run: Run, out: Path, scheme: Scheme, options: Options) -> dict[str
     if kept is None or kept.keys() != {f"{name}_{when}" for name in figures for when in ("before", "after")}:
         return None
     trained = load_run(out, None)
-    had, asked = (
-        (each.epochs, each.learning_rate) for each in (trained.config.training, _config(run, options, out).training)
-    )
-    return kept if had == asked and _is_compressed(trained) else None
+    same = trained.config.training == _config(run, options, out).training
+    return kept if same and _is_compressed(trained) else None
 
 
 def _about(run: Run, scheme: Scheme, options: Options) -> dict[str, Any]:
