@@ -2,14 +2,17 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import tee
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gatedrnn.cli.arguments import option
 from gatedrnn.cli.arguments import place as argument
 from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import MAPPINGS, ConlluSentence, Vocabulary, read_conllu, spaced_words
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
+
+T = TypeVar("T")
 
 INTERRUPTED = 130
 """The exit code of what Ctrl-C ended, as shells have it."""
@@ -50,6 +53,14 @@ def text_place(conllu: bool = False) -> Any:
 def conllu_option(attributes: str) -> Any:
     """`--conllu`."""
     return option(False, f"print CoNLL-U, with {attributes}; everything else in FILE.conllu is kept")
+
+
+def twice(values: Iterator[T], wanted: bool) -> tuple[Iterator[T], Iterator[T] | None]:
+    """The values, and the same again if that is wanted."""
+    if not wanted:
+        return values, None
+    first, again = tee(values)
+    return first, again
 
 
 def as_conllu(vocabulary: Vocabulary, lines: Iterable[str]) -> Iterator[ConlluSentence]:

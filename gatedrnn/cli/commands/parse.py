@@ -24,6 +24,7 @@ from gatedrnn.cli.text import (
     mapping_of,
     mapping_option,
     nothing,
+    twice,
 )
 from gatedrnn.cli.votes import read_weights, weight_option
 from gatedrnn.core.files import write_text
@@ -70,11 +71,11 @@ def run(options: Options) -> Found:
         check_gates_are_read(options)
     in_words = is_conllu(file)
     if in_words:
-        sentences, again = tee(conllu_sentences(file)) if options.conllu else (None, conllu_sentences(file))
+        again, sentences = twice(conllu_sentences(file), options.conllu)
         text: Iterator[Any] = (each.words for each in again)
     else:
-        text, lines = tee(plain_lines(file)) if options.conllu else (plain_lines(file), iter(()))
-        sentences = as_conllu(runs[0].vocabulary, lines)
+        text, lines = twice(plain_lines(file), options.conllu)
+        sentences = as_conllu(runs[0].vocabulary, lines or ())
     given = zip(runs, tee(text, len(runs)), strict=True)
     read = [_parses(run, own, in_words, options) for run, own in given]
     if len(runs) == 1 and not weights:

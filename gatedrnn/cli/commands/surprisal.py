@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import tee
 from typing import Any
 
 from gatedrnn.cli import arguments
@@ -16,6 +15,7 @@ from gatedrnn.cli.text import (
     mapping_option,
     nothing,
     text_place,
+    twice,
 )
 from gatedrnn.data import Aligned, ConlluSentence, align_words, is_conllu, plain_lines
 from gatedrnn.studies.parsing import align_lines, layer_named, surprisal_records
@@ -44,9 +44,9 @@ def run(options: Options) -> Found:
     check_conllu(options, "tokens")
     run = load_run(options.run)
     if not is_conllu(options.file):
-        lines, again = tee(plain_lines(options.file)) if options.conllu else (plain_lines(options.file), iter(()))
-        return Found(_records(run, _aligned(run, lines, options), options), as_conllu(run.vocabulary, again))
-    sentences, again = tee(conllu_sentences(options.file)) if options.conllu else (None, conllu_sentences(options.file))
+        lines, again = twice(plain_lines(options.file), options.conllu)
+        return Found(_records(run, _aligned(run, lines, options), options), as_conllu(run.vocabulary, again or ()))
+    again, sentences = twice(conllu_sentences(options.file), options.conllu)
     mapping = options.mapping or "exact"
     lines = (align_words(run.vocabulary, each.words, each.spaces, mapping) for each in again)
     return Found(_records(run, lines, options), sentences)
