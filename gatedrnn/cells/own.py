@@ -55,7 +55,7 @@ def import_cells(path: Path) -> None:
         raise DataError(f"--import {path}", "must run without an error", got, advice) from None
     if set(CELLS) == before:
         _forget(place, name, before, loaded)
-        advice = "Write CELL = Cell(name, title, make_spec, step), as docs/add-a-cell.md shows"
+        advice = 'Write CELLS.register("NAME", Cell(…)), as docs/add-a-cell.md shows'
         raise DataError(f"--import {path}", "must define a Cell", "none", advice)
 
 

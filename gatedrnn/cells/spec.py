@@ -3,6 +3,7 @@
 Dimensions: B batch, D input, H hidden, R rows of all gates, N units of one gate.
 """
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -314,6 +315,7 @@ ARGUMENTS = (
 """What a layer of any cell takes, so that no option of a cell may be called so."""
 
 Step = Callable[[Spec, Params, Tensor, Tensor, State], tuple[State, Trace]]
+_STEP = "spec", "params", "x_gates", "h_gates", "state"
 
 
 @dataclass(frozen=True)
@@ -331,7 +333,7 @@ class Cell:
         gates: the default perturbation of the cell, as of G²-LSTM; none for other cells.
         advised: options whose default in a language model differs from that of the layer.
 
-    Raises: ArgumentError: `step` cannot be hashed, or cannot be called; an option is named like an argument of every layer.
+    Raises: ArgumentError: `step` cannot be hashed, or called with these arguments; an option is named like a layer's argument.
     """
 
     name: str
@@ -350,6 +352,13 @@ class Cell:
             raise ArgumentError("Cell.step", "must be hashable", got, advice) from error
         if not callable(self.step):
             raise ArgumentError("Cell.step", "must be callable", repr(self.step), "Write a function")
+        taken = _signature(self.step)
+        try:
+            if taken is not None:
+                taken.bind(*_STEP)
+        except TypeError:
+            rule, got = f"its step must take {', '.join(_STEP)}", f"a step that takes {taken}"
+            raise ArgumentError(f"cell {self.name}", rule, got, "Mend the step") from None
         for name in self.options:
             if name in ARGUMENTS:
                 rule = f"must not have the name of a layer's argument: {', '.join(ARGUMENTS)}"
@@ -368,6 +377,13 @@ class Cell:
                     return self.make_spec(size, **chosen)
                 except Exception:  # a user's function may raise whatever it likes
                     continue
+        return None
+
+
+def _signature(step: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(step)
+    except ValueError:  # written in another language
         return None
 
 

@@ -38,7 +38,9 @@ _READING = "gatedrnn"  # our own mode of reading values: YAML in bounded time
 
 
 class _Parser(ArgumentParser):
-    """Reports a usage error in one line, an unknown option with the nearest known one."""
+    """Reports a usage error in one line, an unknown option with the nearest known one; `shown` is what its help is asked of."""
+
+    shown = "gatedrnn"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # the library too makes some, for mappings
         super().__init__(*arguments, **{"parser_mode": _READING, "allow_abbrev": False} | options)
@@ -47,11 +49,11 @@ class _Parser(ArgumentParser):
         """Print the message in one line, and exit with 2."""
         if isinstance(ex, GatedRNNError):
             raise ex
-        flat = _short(_of_type(" ".join(str(message).split()), self._option_string_actions))
+        flat = _short(_of_type(_required(self, " ".join(str(message).split())), self._option_string_actions))
         unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", flat)
         if unknown:
             flat += f". {nearest(unknown[1], self._option_string_actions)}"
-        print(f"gatedrnn: usage: {flat} (see gatedrnn --help)", file=sys.stderr)
+        print(f"gatedrnn: usage: {flat} (see {self.shown} --help)", file=sys.stderr)
         sys.exit(2)
 
     def _parse_optional(self, arg_string: str) -> Any:
@@ -94,6 +96,34 @@ def _of_type(message: str, options: Container[str]) -> str:
     return f"{name}: must be {' or '.join(kinds)}; got {found[2]}"
 
 
+def _required(parser: Any, message: str) -> str:
+    """The library's message for arguments that are missing, which it names as `parse.runs`, with the names that help shows."""
+    said, missing, names = message.partition("arguments are required: ")
+    shown = []
+    for name in names.split(", ") if missing else []:
+        command, _, dest = name.rpartition(".")
+        child = parser._subcommands_action.choices[command] if command in COMMANDS else parser
+        action = next((each for each in child._actions if each.dest == dest), None)
+        shown.append(" ".join(filter(None, [*action.option_strings[:1], action.metavar])) if action else name)
+    return said + missing + ", ".join(shown)
+
+
+def _places_first(parser: Any, arguments: list[str]) -> list[str]:
+    """A command's arguments with those that belong to no option first: argparse takes them from one place only."""
+    known, places, options, left = parser._option_string_actions, list[str](), list[str](), iter(arguments)
+    if "--" in arguments:
+        return arguments
+    for argument in left:
+        if argument == "-" or not argument.startswith("-"):
+            places.append(argument)
+            continue
+        options.append(argument)
+        action = known.get(argument)
+        if "=" not in argument and (action is None or action.nargs != 0):
+            options += [value for value in [next(left, None)] if value is not None]
+    return places + options
+
+
 def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> ArgumentParser:
     """The parser with the options of one command, which the arguments may decide; None for those of all."""
     set_loader(_READING, parse_yaml, (yaml.YAMLError,))
@@ -102,9 +132,12 @@ def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> A
         description="Gated recurrent networks: train them on plain text, read trees off their gates.",
         version=gatedrnn.__version__,
     )
+    if command in COMMANDS:
+        parser.shown = f"gatedrnn {command}"
     commands = parser.add_subcommands(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         child = _Parser(description=f"gatedrnn {name}: {text}.")
+        child.shown = f"gatedrnn {name}"
         if command in (None, name):
             chosen: Any = command_module(name)
             add_options(child, chosen.Options)
@@ -207,7 +240,8 @@ def _without_imports(arguments: list[str]) -> list[str]:
 
 
 def _parsed(arguments: list[str], command: str) -> Any:
-    parser = build_parser(command, arguments)
+    parser: Any = build_parser(command, arguments)
+    arguments = [command, *_places_first(parser._subcommands_action.choices[command], arguments[1:])]
     try:
         return parser.parse_args(arguments)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -49,7 +49,7 @@ def print_scores(record: dict[str, Any], rows: list[tuple[str, dict[str, float |
     if options.by_length:
         parts = record["by_length"]
         title = f"F1 by protocol B and length ({options.algorithm})"
-        of = [f"{name} words ({part['sentences']})" for name, part in parts.items()]
+        of = [f"{name} words ({part['sentences_B']})" for name, part in parts.items()]
         values = [part["scores"] for part in parts.values()]
         found = [(in_words(name), [score(part[name]["B"]) for part in values]) for name in record["scores"]]
         _print_table(title, of, found)

@@ -13,7 +13,7 @@ def folder_with(path: Path | str, holding: str) -> Path:
     """The folder at `path`. Args: holding: what must be in it, in words. Raises: DataError: there is none."""
     folder = Path(path)
     try:
-        there, got = folder.is_dir(), "no such folder"
+        there, got = folder.is_dir(), "something else" if folder.exists() else "no such folder"
     except OSError as error:  # the folder that it is in cannot be read
         there, got = False, error.strerror or str(error)
     if not there:

@@ -47,4 +47,4 @@ def read_pairs(path: Path | str) -> Iterator[MinimalPair]:
 
 
 def _first(record: dict[str, object], names: tuple[str, ...]) -> object:
-    return next((record[name] for name in names if name in record), None)
+    return next((record[name] for name in names if record.get(name) is not None), None)

@@ -10,7 +10,7 @@ from nltk.tree import Tree
 from gatedrnn.core.errors import DataError
 from gatedrnn.data.text import read_lines
 
-_CONLLU = re.compile(r"#|\d+(-\d+)?\t")
+_CONLLU = re.compile(r"\d+(-\d+)?\t")
 _ROOT = re.compile(r"\s*\(\s*(ROOT\b|TOP\b|\()")
 """The beginning of a tree whose root cannot stand inside another tree."""
 
@@ -60,10 +60,10 @@ def _lines(path: Path | str) -> Iterator[Line]:
         text = line.lstrip()
         if not text:
             continue
-        if indent is None:
+        if indent is None and not text.startswith("#"):  # as comments do, of which CoNLL-U has some
             _no_conllu(path, number, line)
             indent = line[: len(line) - len(text)]
-        yield number, line, line.startswith(indent) and text == line[len(indent) :]
+        yield number, line, indent is not None and line.startswith(indent) and text == line[len(indent) :]
 
 
 def _blocks(lines: Iterable[Line]) -> Iterator[tuple[list[Line], list[int]]]:
@@ -161,6 +161,8 @@ def _tree(path: Path | str, line: int, text: str) -> Tree:
         words = tree.leaves()
     except (ValueError, IndexError, RecursionError) as error:  # NLTK 3.9 does not limit the depth
         reason = str(error).splitlines()[0]
+        if "MAX_TREE_DEPTH" in reason:
+            reason = "one of too many levels"
         raise DataError(f"{path}:{line}", "must be a bracketed tree", reason, "Fix this tree") from error
     if not words:
         raise DataError(f"{path}:{line}", "a tree must have at least one word", text[:40], "Remove this tree")

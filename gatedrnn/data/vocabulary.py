@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from gatedrnn.data.subwords import Subwords
 VOCABULARY_FILE, TOKENIZER_FILE = "vocabulary.json", "tokenizer.json"
 
 _DEFAULT_SUBWORDS = 8000
+_ESCAPED = re.compile(r"\\([/*])")  # as the Penn Treebank writes / and *
 ONCE_UNKNOWN = "None"
 """A subword that earlier versions read as `<unk>` where the tokenizer names no unknown token: their runs do not list it."""
 
@@ -145,14 +147,15 @@ class Vocabulary:
 
         A word is looked up as written (`exact`), then in lower case (`lower`), then, if it holds a digit, as `N`, the word
         for numbers in the Penn Treebank text (`number`; with `tokenize: characters` N is a letter); otherwise it is `<unk>`. With
-        `tokenize: penn`, brackets, quotation marks and apostrophes are looked up in its form.
+        `tokenize: penn`, brackets, quotation marks and apostrophes are looked up in its form, and `\\/` and `\\*` as `/` and `*`.
 
         Raises: ArgumentError: the tokens are not words, or not the characters that are words here; an unknown mapping.
         """
         self.require_words("Vocabulary.encode_foreign")
         if self.tokenize == "characters":
             words = [self._character(word) for word in words]
-        words = penn_forms(list(words)) if self.tokenize == "penn" else words
+        if self.tokenize == "penn":
+            words = [word if word in self.ids else _ESCAPED.sub(r"\1", word) for word in penn_forms(list(words))]
         if one_of("mapping", mapping, MAPPINGS) == "exact":
             return self.encode(words)
         return [self._foreign(word, mapping) for word in words]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gatedrnn.core.checks import probability
-from gatedrnn.core.torch_internals import functorch_active
+from gatedrnn.core.torch_internals import being_traced, functorch_active
 
 _LEAST_SHARE = 1 / 512  # of elements, dropped or kept, that a mask of 16 bits meets well: as 128 ± 0.5 of its steps
 
@@ -57,10 +57,11 @@ def dropped_weight(weight: Tensor, p: float) -> Tensor:
 
     On the CPU four masks are read off one random number of 64 bits, so that p is met to 1 / 65536: torch.nn.functional.dropout
     draws a number for each element, which for a weight takes a good part of a training step. For p within 1 / 512 of 0 or 1,
-    where 1 / 65536 is too coarse, and under vmap, its mask is used.
+    where 1 / 65536 is too coarse, under vmap, and where a graph is made, its mask is used.
     """
     coarse = not _LEAST_SHARE <= p <= 1 - _LEAST_SHARE
-    if weight.device.type != "cpu" or torch.compiler.is_compiling() or functorch_active() or coarse:
+    followed = torch.compiler.is_compiling() or being_traced() or functorch_active()
+    if weight.device.type != "cpu" or followed or coarse:
         return F.dropout(weight, p)
     bits = torch.empty(-(-weight.numel() // 4), dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
     kept = bits.view(torch.int16)[: weight.numel()].view(weight.shape) >= round(p * 65536) - 32768

@@ -103,7 +103,7 @@ def _lengths(parts: Mapping[str, Any]) -> Figure:
         in_words(name): [math.nan if (b := part["scores"][name]["B"]) is None else b for part in parts.values()]
         for name in next(iter(parts.values()))["scores"]
     }
-    return length_curves(list(parts), [part["sentences"] for part in parts.values()], series)
+    return length_curves(list(parts), [part["sentences_B"] for part in parts.values()], series)
 
 
 def _recall(recall: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -224,7 +224,8 @@ def biases(plan: Plan, params: Params) -> Tensor:
         first = plan.shift  # the last gate's columns come first, and U's own last: n r z, then U's n; or all apart
         found = torch.cat((bias_ih[first:], bias_ih[:first] + bias_hh[:first], bias_hh[first:]))
     else:
-        found = bias_ih + bias_hh
+        apart = bias_hh * 1 if bias_hh.requires_grad else bias_hh  # else both get one and the same gradient tensor
+        found = bias_ih + apart
     return F.pad(found, (0, plan.columns - len(found))) if plan.own else found
 
 

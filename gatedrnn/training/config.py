@@ -57,10 +57,10 @@ def read_run_config(path: Path, written: bool = False) -> RunConfig:
     return from_dict(RunConfig, values, "")
 
 
-def read_part(path: Path) -> dict[str, Any]:
-    """A YAML that is to be completed, with its keys and types checked. Raises: as `read_run_config`."""
+def read_part(path: Path, task: str) -> dict[str, Any]:
+    """A YAML that is to be completed, with its keys and types checked as those of a task. Raises: as `read_run_config`."""
     values = _sections(path)
-    check_part(RunConfig, values, "")
+    check_part(RunConfig, values | {"task": task}, "")
     return values
 
 
@@ -68,6 +68,6 @@ def _sections(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict | None):
         raise ConfigError(
-            str(path), "must hold the sections data, model and training", repr(values), "Write `model:` lines"
+            str(path), "must hold the sections data, model and training", f"{values!r:.60}", "Write `model:` lines"
         )
     return values or {}

@@ -32,10 +32,9 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
             )  # fmt: skip
         fabric.launch()
     except (ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ArgumentError(
-            "training.device", "must be a device of this machine", repr(training.device), reason
-        ) from error
+        got = f"{training.device!r} ({str(error).splitlines()[0].rstrip('.!')})"
+        rule, advice = "must be a device of this machine", "Write --training.device auto, or cpu"
+        raise ArgumentError("training.device", rule, got, advice) from error
     fabric.seed_everything((training.seed + fabric.global_rank) % (LARGEST_SEED + 1), verbose=False)
     return fabric
 

@@ -246,7 +246,7 @@ class Loop:
                 self._checkpoint()
         if p.best is None:  # trained weights never lie beside no checkpoint
             self._checkpoint()
-        self._validate((p.count - before) / (time.monotonic() - began))
+        self._validate((p.count - before) / (time.monotonic() - began), p.batch == len(batches))
         self._checkpoint()
 
     def _step(self, whole: Batch, steps: int) -> float:
@@ -304,15 +304,17 @@ class Loop:
         where = f"{rule} (epoch {p.epoch}, step {p.step + 1})"
         raise ArgumentError("training", where, value, f"{how} a lower --training.learning_rate or {clip}")
 
-    def _validate(self, per_second: float) -> None:
-        """Score the validation text, keep the model if it is the best, adapt the learning rate, and end the epoch."""
+    def _validate(self, per_second: float, ended: bool) -> None:
+        """Score the validation text and keep the model if it is the best; where the epoch has ended, and not the budget within
+        it, adapt the learning rate and begin the next."""
         state, training, p = self.state, self.config.training, self.state.progress
         began = time.monotonic()
         score, improved = self._scored()
         rate_now, train_nats = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.count)
-        p.base_rate = plateau(self._training_of_stage(), p.base_rate, score.loss, p.best)
-        p.losses.append(score.loss)
-        p.best, p.since_best = (score.loss, 0) if improved else (p.best, p.since_best + 1)
+        if ended:
+            p.base_rate = plateau(self._training_of_stage(), p.base_rate, score.loss, min(p.losses, default=None))
+            p.losses.append(score.loss)
+        p.best, p.since_best = (score.loss, 0) if improved else (p.best, p.since_best + ended)
         p.validation_seconds = time.monotonic() - began
         record = {
             "epoch": p.epoch,
@@ -325,9 +327,10 @@ class Loop:
             "seconds": self._seconds(),
             "best": improved,
         }
-        if state.average is None and starts_averaging(training, p.losses):
-            state.average = Average(state.model, training.average_decay)
-        p.epoch, p.batch, p.total_nats, p.count, state.carried = p.epoch + 1, 0, 0.0, 0, None
+        if ended:
+            if state.average is None and starts_averaging(training, p.losses):
+                state.average = Average(state.model, training.average_decay)
+            p.epoch, p.batch, p.total_nats, p.count, state.carried = p.epoch + 1, 0, 0.0, 0, None
         p.metrics = [*p.metrics, record]
         if self.fabric.is_global_zero:
             write_metrics(self.folder, p.metrics)

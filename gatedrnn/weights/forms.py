@@ -5,6 +5,7 @@ In `model.safetensors` a compressed weight is kept by blocks of rows: `layers.0.
 Dimensions: R rows, C columns, K rank.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -189,6 +190,10 @@ def grid(matrix: Tensor, step: float) -> tuple[str, Parts]:
     """The matrix rounded to multiples of `step`, and the form with the fewest bits that holds them."""
     codes = (matrix / step).round()
     largest = float(codes.abs().max()) if codes.numel() else 0.0
+    if not math.isfinite(largest):
+        raise ArgumentError(
+            "compress.step", "must divide weights to numbers that float32 can hold", step, "Give a larger one"
+        )
     size = torch.tensor([step], dtype=torch.float32, device=matrix.device)
     if largest <= 7:
         return "grid4", {"codes": _nibbles(codes), "step": size}

@@ -82,3 +82,17 @@ def test_settings_that_retraining_does_not_read_do_not_stop_it(built_in, monkeyp
     works(*command)
     training = yaml.safe_load(Path("c/config.yaml").read_text())["training"]
     assert (training["plateau_factor"], training["plateau_threshold"]) == (0.5, 0.01)
+
+
+@pytest.mark.parametrize("gates", [(), ("--model.gates.temperature", "2")], ids=["the cell's own", "given"])
+def test_retraining_goes_on_with_the_gates_that_training_ended_with(built_in, gates):
+    given = ("--training.final_temperature", "0.3", "--training.final_noise_probability", "0.7")
+    built_in("language_modelling", "--model.cell", "g2lstm", *gates, *given)
+    works("compress", "a", "--method", "round", "--retrain", 1, "--out", "b")
+    config = yaml.safe_load(Path("b/config.yaml").read_text())
+    assert (config["model"]["gates"]["temperature"], config["model"]["gates"]["noise_probability"]) == (0.3, 0.7)
+    assert config["training"]["final_temperature"] is None
+    works("compress", "a", "--method", "round", "--out", "c")
+    assert yaml.safe_load(Path("c/config.yaml").read_text()) == yaml.safe_load(Path("a/config.yaml").read_text()) | {
+        "data": data_of("c")
+    }

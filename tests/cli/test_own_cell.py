@@ -121,7 +121,11 @@ def test_every_command_knows_it(leaky, work, tmp_path):
     ("text", "words"),
     [
         (None, "No such file"),
-        ("slope = 1\n", "must define a Cell"),
+        ("slope = 1\n", r'must define a Cell; got none. Write CELLS.register("NAME", Cell(…)), as'),
+        (
+            TEXT.replace("spec, params, x_gates", "spec, x_gates") + LAST,
+            "cell leaky: its step must take spec, params, x_gates, h_gates, state; got a step that takes (spec, x_gates, h_gates",
+        ),
         ("def step(:\n", "SyntaxError in line 1"),
         ("import torch\n\n1 / 0\n", "ZeroDivisionError in line 3"),
         ("import gatedrnn.cells.nothing\n", "ModuleNotFoundError in line 1"),

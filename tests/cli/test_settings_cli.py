@@ -260,3 +260,57 @@ def test_what_continues_a_run_knows_cells_of_one_s_own(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "imported_files", lambda: [tmp_path / "my cells.py"])
     told = train._go_on(tmp_path / "run", train.Options(out=None))
     assert told == f"`gatedrnn train --out {tmp_path}/run --resume --import '{tmp_path}/my cells.py'` continues it"
+
+
+def test_a_file_may_stand_behind_an_option(work, tmp_path):
+    (tmp_path / "text").write_text("a b c\n")
+    run, text = work / "run", tmp_path / "text"
+    said = works("surprisal", run, text, "--tokens", "--json")
+    assert (
+        said
+        == works("surprisal", run, "--tokens", text, "--json")
+        == works("surprisal", "--tokens", run, text, "--json")
+    )
+    assert said == works("surprisal", "--json", "--tokens", run, "--mapping", "number", text)
+    assert works("surprisal", run, "--mapping=number", text, "--tokens", "--json") == said
+    assert "parsing.layer: must lie in" in fails("parse", run, "--layer", 9, text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing", "command"),
+    [
+        (["parse"], "RUN", "parse"),
+        (["surprisal"], "RUN", "surprisal"),
+        (["eval-parsing", "run"], "--treebank FILE", "eval-parsing"),
+        (["export", "run", "--to", "onnx"], "--out DIR", "export"),
+        (["export"], "RUN, --to", "export"),
+    ],
+)
+def test_what_is_missing_is_named_as_it_is_typed(arguments, missing, command):
+    told = fails(*arguments, code=2)
+    assert f"are required: {missing}" in told and told.endswith(f"(see gatedrnn {command} --help)\n")
+
+
+def test_a_file_is_read_for_the_task_that_is_asked_for(work, tmp_path):
+    for text, told in (
+        ("model: {hidden_sizes: [4]}", "model.hidden_sizes: unknown key. Known: nonterminals"),
+        ("task: inference\nmodel: {cel: lstm}", "model.cel: unknown key. Known: nonterminals"),
+    ):
+        (tmp_path / "a.yaml").write_text(text)
+        given = (
+            "--config",
+            tmp_path / "a.yaml",
+            "--data",
+            work / "text",
+            "--task",
+            "grammar",
+            "--out",
+            tmp_path / "out",
+        )
+        assert told in fails("train", *given)
+
+
+def test_a_text_in_place_of_a_configuration_is_not_printed_again(tmp_path):
+    (tmp_path / "a.yaml").write_text("word " * 1000)
+    told = fails("train", "--config", tmp_path / "a.yaml")
+    assert "must hold the sections data, model and training; got 'word word" in told and len(told) < 300

@@ -692,3 +692,11 @@ def test_a_parameter_on_another_device_is_refused(name, backend, steps):
     x, states = inputs_for(make("lstm", dtype=torch.float32), steps)
     with torch.no_grad(), pytest.raises((ArgumentError, BackendError), match="meta"):
         call(layer, x, states)
+
+
+def test_a_traced_layer_drops_other_weights_in_every_call():
+    layer = make("lstm", D, H, dtype=torch.float32, weight_dropout=0.5).train()
+    traced = torch.jit.trace(layer, (torch.randn(4, 3, D),), check_trace=False)
+    x = torch.randn(7, 2, D)
+    assert not torch.equal(traced(x)[0], traced(x)[0])
+    torch.testing.assert_close(torch.jit.trace(layer.eval(), (x,))(x)[0], layer(x)[0])

@@ -138,3 +138,14 @@ def test_positional_arguments(kind, arguments):
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(B, T, D)
     torch.testing.assert_close(ours.eval()(x)[0], theirs.eval()(x)[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("name", gatedrnn.CELLS)
+def test_no_two_gradients_lie_in_one_memory(name, backend):
+    layer = gatedrnn.Recurrent(name, D, H, 2, bidirectional=True, backend=backend)
+    x = torch.randn(T, B, D, requires_grad=True)
+    output, _ = layer(x)
+    found = torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])
+    places = sorted((each.data_ptr(), each.data_ptr() + each.numel() * each.element_size()) for each in found)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(places))

@@ -52,6 +52,13 @@ def test_a_grid_holds_the_rounded_matrix_in_the_fewest_bits(shape, step, form):
     torch.testing.assert_close(FORMS[name](parts, shape[1]), step * torch.round(w / step))
 
 
+def test_a_step_that_is_too_small_for_float32_is_refused_as_such():
+    with pytest.raises(
+        ArgumentError, match=r"compress\.step: must divide weights to numbers that float32 can hold; got 1e-45"
+    ):
+        grid(matrix(3, 4), 1e-45)
+
+
 def test_factors_are_the_nearest_matrix_of_their_rank():
     w = matrix(12, 33)
     name, parts = low_rank(w, 4)

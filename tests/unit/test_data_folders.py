@@ -26,6 +26,10 @@ def test_a_folder_that_holds_nothing_or_cannot_be_read_is_one_line(kind, tmp_pat
     read, held = READ[kind]
     with pytest.raises(DataError, match=f"nowhere: must be a folder with {held}; got no such folder. Check --data"):
         read(tmp_path / "nowhere")
+    (tmp_path / "a").touch()
+    with pytest.raises(DataError, match=f"a: must be a folder with {held}; got something else. Check --data"):
+        read(tmp_path / "a")
+    (tmp_path / "a").unlink()
     with pytest.raises(DataError, match=r"must hold train.*; got an empty folder"):
         read(tmp_path)
     for name in "hgfedcbai":

@@ -228,6 +228,22 @@ def test_a_step_without_a_hash_is_refused_and_another_object_runs():
         assert torch.equal(layer(x)[0], expected)
 
 
+def test_a_step_is_to_take_what_it_is_given():
+    def short(spec, x_gates, h_gates, state): ...
+
+    def long(spec, params, x_gates, h_gates, state, more): ...
+
+    def named(spec, params, x_gates, h_gates, *, state): ...
+
+    for step in (short, long, named):
+        with pytest.raises(
+            ArgumentError, match=r"^cell mine: its step must take spec, params, x_gates, h_gates, state; got"
+        ):
+            Cell("mine", "mine", make_spec, step)
+    for step in (lambda *given: None, lambda a, b, c, d, e, f=1: None, partial(long, more=1)):
+        Cell("mine", "mine", make_spec, step)
+
+
 def test_a_squash_of_one_s_own_runs_on_the_reference(monkeypatch):
     """Its name does not say what it computes, now or in a later process."""
     for name in ("mine", "exp"):

@@ -257,11 +257,21 @@ def test_scores_by_length_are_those_of_the_sentences_of_that_length(max_words):
     for name, part in found.items():
         trees = [GOLD[k] for k in chosen[name]]
         assert part.sentences == len(trees)
+        assert part.sentences_B == score(right_branching(trees), trees).sentences_B
         assert part.scores["model"] == score([predicted[k] for k in chosen[name]], trees).as_dict()
-        right = [{(i, len(g)) for i in range(len(g) - 1)} for g in trees]
-        assert part.scores["right"] == score(right, trees).as_dict()
+        assert part.scores["right"] == score(right_branching(trees), trees).as_dict()
     whole = evaluate_parsing(GOLD, predicted, max_words=max_words)
     assert sum(part.sentences for part in found.values()) == whole.sentences
+
+
+def right_branching(trees):
+    return [{(i, len(g)) for i in range(len(g) - 1)} for g in trees]
+
+
+def test_the_sentences_of_protocol_b_have_two_words_or_more():
+    trees = [gold_tree(Tree.fromstring(text)) for text in ["(S (NN a))", "(S (NN a))", "(S (NN a) (NN b))"]]
+    (part,) = by_length(trees, None, ("right",)).values()
+    assert (part.sentences, part.sentences_B) == (3, 1)
 
 
 def test_no_score_where_no_sentence_counts():

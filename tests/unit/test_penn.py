@@ -134,6 +134,11 @@ def test_words_of_a_treebank_are_looked_up_as_text_is():
     assert penn_forms(["-LRB-", '"', "don’t", '"', "a"]) == ["(", "``", "don't", "''", "a"]
     vocabulary = Vocabulary(["<unk>", "<eos>", "(", "``", "''"], None, Words("penn"))
     assert vocabulary.encode_foreign(["-LRB-", '"', '"', "("]) == [2, 3, 4, 2]
+    vocabulary = Vocabulary(["<unk>", "<eos>", "and/or", "3/4", "*", "mgm\\/ua", "mgm/ua"], None, Words("penn"))
+    for mapping in ("exact", "lower", "number"):
+        assert vocabulary.encode_foreign(["and\\/or", "3\\/4", "\\*", "and/or"], mapping) == [2, 3, 4, 2]
+        assert vocabulary.encode_foreign(["mgm\\/ua", "mgm/ua"], mapping) == [5, 6]  # as a text may have it too
+    assert Vocabulary(["<unk>", "<eos>", "and/or"]).encode_foreign(["and\\/or"]) == [0]
 
 
 @pytest.mark.parametrize(

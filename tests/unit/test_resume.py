@@ -23,7 +23,7 @@ from gatedrnn.tasks import LanguageModelling
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
-from gatedrnn.training.loop import train
+from gatedrnn.training.loop import Loop, train
 from gatedrnn.training.run import checkpoints, continued, locked, read_metrics
 from gatedrnn.training.schedule import no_longer_better, rate, starts_averaging
 
@@ -159,6 +159,32 @@ def test_a_spent_budget_is_not_spent_again(corpus, tmp_path):
     display = Quiet()
     assert "budget" in train(config, LanguageModelling(corpus), tmp_path / "run", display, resume=True).stopped
     assert display.steps == 0
+
+
+@pytest.mark.parametrize("at", [3, 14])
+@pytest.mark.parametrize("case", ["adam", "awd", "one cycle"])
+def test_what_a_spent_budget_leaves_of_an_epoch_is_trained_when_there_is_more(case, at, corpus, tmp_path, monkeypatch):
+    config, display = config_for(case), Quiet()
+    train(config, LanguageModelling(corpus), tmp_path / "whole", Quiet())
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_out_of_time", lambda _: display.steps >= at)
+        patch.setattr(Loop, "_budget", lambda _: "the budget is spent")
+        outcome = train(config, LanguageModelling(corpus), tmp_path / "cut", display)
+    *ended, cut = metrics(tmp_path / "cut")
+    assert outcome.stopped == "the budget is spent" and outcome.epochs == len(ended) == cut["epoch"] - 1
+    assert cut["step"] == display.steps == at + 1
+    train(config, LanguageModelling(corpus), tmp_path / "cut", Quiet(), resume=True)
+    whole, resumed = metrics(tmp_path / "whole"), metrics(tmp_path / "cut")
+    assert resumed.pop(len(ended)) == cut
+    for record in (*whole, *resumed):
+        del record["best"]  # the weights within an epoch may have been better
+    assert resumed == whole
+    (tensors, values), (others, other_values) = (checkpoint.load(tmp_path / name) for name in ("whole", "cut"))
+    assert (
+        all(torch.equal(tensor, others[name]) for name, tensor in tensors.items()) and tensors.keys() == others.keys()
+    )
+    for name in ("step", "epoch", "losses", "base_rate", "averaged", "smooth_nats", "stage"):
+        assert values[name] == other_values[name]
 
 
 def test_damaged_checkpoints(corpus, tmp_path):

@@ -170,8 +170,8 @@ def test_words_are_looked_up_by_the_named_rule(model, vocabulary, rule):
 def test_both_formats_are_read(tmp_path):
     prefix = dict(zip(("one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad"), "Abc", strict=True))
     lines = [
-        {"phenomenon": "p", "good": "a b", "bad": "a c"},
-        {"UID": "u", "sentence_good": "A b.", "sentence_bad": "A c.", **prefix},
+        {"phenomenon": "p", "sentence_good": None, "good": "a b", "bad": "a c"},
+        {"phenomenon": None, "UID": "u", "good": None, "sentence_good": "A b.", "sentence_bad": "A c.", **prefix},
         {"good": "a", "bad": "b"},
     ]
     text = "\n\n".join(json.dumps(line) for line in lines)

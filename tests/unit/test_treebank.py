@@ -94,7 +94,9 @@ def test_a_deep_tree_is_read(tmp_path):
 
 def test_a_tree_too_deep_for_nltk_is_refused_with_its_line(tmp_path):
     (tmp_path / "a.trees").write_text(CAT + "\n" + deep(5000))
-    with pytest.raises(DataError, match=r"a\.trees:2: must be a bracketed tree; got .*depth"):
+    with pytest.raises(
+        DataError, match=r"a\.trees:2: must be a bracketed tree; got one of too many levels\. Fix this tree\.$"
+    ):
         list(read_treebank(tmp_path / "a.trees"))
 
 
@@ -233,14 +235,27 @@ def test_a_treebank_of_bad_trees_alone_is_refused(tmp_path):
 @pytest.mark.parametrize("before", ["", "\n\n", "\ufeff"], ids=["at once", "after blank lines", "after a mark"])
 @pytest.mark.parametrize("skipped", [None, []], ids=["", "skipping"])
 def test_dependencies_are_refused_as_such(tmp_path, first, before, skipped):
-    (tmp_path / "a.conllu").write_text(f"{before}{first}\n2\tcat\tcat\tNOUN\n")
-    number, shown = 1 + before.count("\n"), repr(first.split("\n")[0]).replace("\\", "\\\\")
+    text = f"{before}{first}\n2\tcat\tcat\tNOUN\n"
+    (tmp_path / "a.conllu").write_text(text)
+    lines = enumerate(text.replace("\ufeff", "").split("\n"), 1)
+    number, line = next((number, line) for number, line in lines if line[:1].isdigit())  # the first that is no comment
+    shown = repr(line).replace("\\", "\\\\")
     told = (
         rf"a\.conllu:{number}: must hold brackets only; got {shown}, as in CoNLL-U\. Dependencies are not constituents"
     )
     with pytest.raises(DataError, match=told):
         list(read_treebank(tmp_path / "a.conllu", skipped))
     assert not skipped
+
+
+@pytest.mark.parametrize("outside", ["# comment", "# one\n# two", "; note", "#"])
+def test_what_stands_before_the_first_tree_is_skipped_as_elsewhere(tmp_path, outside):
+    (tmp_path / "a.trees").write_text(f"{outside}\n{CAT}\n{outside}\n{CAT}\n")
+    skipped = []
+    assert len(list(read_treebank(tmp_path / "a.trees", skipped))) == 2
+    assert len(skipped) == 1 + len(outside.split("\n"))  # together before the first tree, each by itself behind it
+    with pytest.raises(DataError, match=r"a\.trees:1: must hold brackets only; got '[#;]"):
+        list(read_treebank(tmp_path / "a.trees"))
 
 
 GOOD = "(S (NP (DT the) (NN {0})) (VP (VBZ runs)))"

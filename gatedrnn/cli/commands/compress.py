@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from gatedrnn.cli import arguments
+from gatedrnn.cells import CELLS
+from gatedrnn.cli import arguments, compression_table
 from gatedrnn.cli.arguments import flag_of, option, place, settings
-from gatedrnn.cli.output import show_table, status
+from gatedrnn.cli.output import status
 from gatedrnn.cli.text import GO_ON, check_recurrent, run_names
 from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.checksums import CHECKSUMS_FILE, checksum
@@ -42,6 +41,7 @@ from gatedrnn.training.run import (
     locked,
     with_text,
 )
+from gatedrnn.training.schedule import gates_at
 from gatedrnn.training.scores import COMPRESSION_FILE, compression_figures
 from gatedrnn.weights.compressed import CompressedWeight
 
@@ -113,7 +113,7 @@ def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
 def show(found: Any, options: Options) -> None:
     """Lines, or the table."""
     if isinstance(found, list):
-        _show_table(found)
+        compression_table.show(found)
         return
     print(f"{found['bytes_before']:,} → {found['bytes_after']:,} bytes ({_percent(found, 'bytes'):.1f} %)")
     name = next(name for name in found if name.endswith("_before") and not name.startswith(("bytes", "tokens")))
@@ -239,6 +239,9 @@ def _config(run: Run, options: Options, out: Path) -> RunConfig:
         begun = read_run_config(out / CONFIG_FILE, written=True)  # perhaps by an earlier version, which kept no text
         config, kept = run.config if begun.data == run.config.data else config, begun.training
     plain = {name: getattr(kept, name) for name in unread(task, training)}
+    if (own.final_temperature, own.final_noise_probability) != (None, None):  # gates as they were when the run ended
+        gates = gates_at(own, config.model.gates or CELLS[config.model.cell].gates, 1, 2)
+        config = replace(config, model=replace(config.model, gates=gates))
     return replace(config, training=replace(training, **plain))
 
 
@@ -297,20 +300,9 @@ def _table(options: Options) -> list[dict[str, Any]]:
     rows = [row for name, run in named for row in _rows(name, run, options, text)]
     if options.out:
         write_json(Path(options.out) / "table.json", rows)
-        write_text(Path(options.out) / "table.md", _markdown(rows))
-        _draw(rows, Path(options.out))
+        write_text(Path(options.out) / "table.md", compression_table.markdown(rows))
+        compression_table.draw(rows, Path(options.out))
     return rows
-
-
-def _show_table(rows: list[dict[str, Any]]) -> None:
-    table = Table(
-        title="compression: round, clip and SVD change input and forget gates, the other schemes every weight"
-    )
-    for name in _columns(rows):
-        table.add_column(name, overflow="fold", justify="left" if name in ("run", "scheme") else "right")
-    for row in rows:
-        table.add_row(*map(escape, _cells(row)))
-    show_table(table)
 
 
 def _rows(name: str, run: Run, options: Options, path: Any) -> Iterator[dict[str, Any]]:
@@ -358,43 +350,3 @@ def _copy(run: Run, scheme: Scheme | None) -> Iterator[Run]:
     with tempfile.TemporaryDirectory() as folder:
         _write(run, Path(folder), scheme)
         yield load_run(folder, None)
-
-
-def _columns(rows: list[dict[str, Any]]) -> list[str]:
-    return ["run", "scheme", list(rows[0])[2], "change", "bytes", "tokens/s, B = 1", "tokens/s, B = 64"]
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    score, *_ = list(row.values())[2:]
-    speeds = [f"{row[f'tokens_per_second_{size}']:,.0f}" for size in (1, 64)]
-    change = "–" if row["change_percent"] is None else f"{row['change_percent']:+.2f} %"
-    return [row["run"], row["scheme"], f"{score:.2f}", change, f"{row['bytes']:,}", *speeds]
-
-
-def _by_run(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        runs.setdefault(row["run"], []).append(row)
-    return runs
-
-
-def _markdown(rows: list[dict[str, Any]]) -> str:
-    """Scores with the runs side by side, as published; then everything, a line a run and scheme."""
-    from gatedrnn.plots.compression import family
-
-    runs = _by_run(rows)
-    schemes = list(dict.fromkeys(family(row["scheme"]) for row in rows))
-    lines = [f"| {_columns(rows)[2]} | {' | '.join(schemes)} |", "|---|" + "--:|" * len(schemes)]
-    for run, found in runs.items():
-        cells = {family(row["scheme"]): _cells(row) for row in found}
-        given = (f"{own[2]} ({own[3]})" if (own := cells.get(scheme)) else "–" for scheme in schemes[1:])
-        lines.append(f"| {run} | {cells[schemes[0]][2]} | {' | '.join(given)} |")
-    lines += ["", f"| {' | '.join(_columns(rows))} |", "|---|---|--:|--:|--:|--:|--:|"]
-    return "\n".join([*lines, *(f"| {' | '.join(_cells(row))} |" for row in rows)]) + "\n"
-
-
-def _draw(rows: list[dict[str, Any]], folder: Path) -> None:
-    from gatedrnn.plots.compression import change_by_bytes
-    from gatedrnn.plots.trees import save_all
-
-    save_all(change_by_bytes(_by_run(rows), _columns(rows)[2]), folder, "table")

@@ -264,7 +264,10 @@ def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options
     if result.intervals:
         head["intervals"] = result.intervals
     if parts:
-        head["by_length"] = {name: {"sentences": one.sentences, "scores": one.scores} for name, one in parts.items()}
+        head["by_length"] = {
+            name: {"sentences": one.sentences, "sentences_B": one.sentences_B, "scores": one.scores}
+            for name, one in parts.items()
+        }
     return head | {"depth": result.depth, "label_recall": result.recall}
 
 

@@ -264,6 +264,7 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
     Reads the files strictly, so that a wrong key is named with the nearest known one.
     """
     again, keys, files, cells = list(arguments), set(), list[Any](), dict[str, str]()
+    task = _task(arguments)
     for k, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if not equals:
@@ -271,9 +272,9 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
         read = None  # what to read instead of `value`
         if name == "--config" and value:
             files.append(rereadable(value))
-            values = read_part(files[-1])  # `train` refuses what has no use
+            values = read_part(files[-1], task)  # `train` refuses what has no use
             new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
-            model = RunConfig.types(values)["model"]
+            model = RunConfig.types({"task": task})["model"]
             cell = str((values.get("model") or {}).get("cell", getattr(model, "cell", "")))
             read = os.fspath(files[-1]) if new == values else yaml_text(new)
             cells |= dict.fromkeys(_keys("", new), cell)

@@ -32,7 +32,7 @@ class ParsingResult:
     """Scores of one treebank.
 
     Args:
-        sentences: scored, with at least one word that counts.
+        sentences: scored, with at least one word that counts; sentences_B: with at least two, which protocol B averages.
         max_words: longest sentence scored, None for any.
         scores: F1 in percent by parser ("model", "left", …) and protocol, None where the protocol counts no sentence; "random" is
             the mean over five seeds.
@@ -42,6 +42,7 @@ class ParsingResult:
     """
 
     sentences: int
+    sentences_B: int
     max_words: int | None
     scores: dict[str, dict[str, float | None]]
     recall: dict[str, dict[str, float]]
@@ -91,7 +92,8 @@ def evaluate_parsing(
         if samples:
             intervals[name] = bootstrap_mean(spans, trees, positive_int("bootstrap", samples))
     recall = label_recall([predicted[k] for k in chosen], trees) if predicted is not None else {}
-    return ParsingResult(len(trees), max_words, scores, recall, intervals, depths)
+    long = sum(len(tree) > 1 for tree in trees)
+    return ParsingResult(len(trees), long, max_words, scores, recall, intervals, depths)
 
 
 def by_length(
