@@ -205,7 +205,7 @@ def test_what_cannot_be_distilled_is_refused_in_a_line(place, tmp_path, runs, op
 
 
 def test_no_run_and_no_out_are_usage_errors(place, tmp_path):
-    assert "runs" in fails("distil", "--data", place / "text", "--out", tmp_path / "out", code=2)
+    assert "required: RUN" in fails("distil", "--data", place / "text", "--out", tmp_path / "out", code=2)
     assert "out" in fails("distil", place / "onlstm", "--data", place / "text", code=2)
 
 
