@@ -382,7 +382,7 @@ class Cell:
 
 def _signature(step: Any) -> inspect.Signature | None:
     try:
-        return inspect.signature(step)
+        return inspect.signature(step, follow_wrapped=False)
     except ValueError:  # written in another language
         return None
 

@@ -154,15 +154,15 @@ class Vocabulary:
         self.require_words("Vocabulary.encode_foreign")
         if self.tokenize == "characters":
             words = [self._character(word) for word in words]
-        if self.tokenize == "penn":
-            words = [word if word in self.ids else _ESCAPED.sub(r"\1", word) for word in penn_forms(list(words))]
-        if one_of("mapping", mapping, MAPPINGS) == "exact":
+        words = penn_forms(list(words)) if self.tokenize == "penn" else words
+        if one_of("mapping", mapping, MAPPINGS) == "exact" and self.tokenize != "penn":
             return self.encode(words)
         return [self._foreign(word, mapping) for word in words]
 
     def _foreign(self, word: str, mapping: str) -> int:
-        lower = word.lower()
-        for form in (word, lower):
+        forms = (word,) if mapping == "exact" else (word, word.lower())
+        plain = (_ESCAPED.sub(r"\1", form) for form in forms) if self.tokenize == "penn" else ()
+        for form in (*forms, *plain):
             if form in self.ids:
                 return self.ids[form]
         number = mapping == "number" and self.tokenize != "characters" and any(c.isdigit() for c in word)

@@ -224,9 +224,13 @@ def biases(plan: Plan, params: Params) -> Tensor:
         first = plan.shift  # the last gate's columns come first, and U's own last: n r z, then U's n; or all apart
         found = torch.cat((bias_ih[first:], bias_ih[:first] + bias_hh[:first], bias_hh[first:]))
     else:
-        apart = bias_hh * 1 if bias_hh.requires_grad else bias_hh  # else both get one and the same gradient tensor
-        found = bias_ih + apart
+        found = summed(bias_ih, bias_hh)
     return F.pad(found, (0, plan.columns - len(found))) if plan.own else found
+
+
+def summed(one: Tensor, other: Tensor) -> Tensor:
+    """Their sum. Each has a gradient of its own: PyTorch's addition gives both one and the same tensor."""
+    return one + (other * 1 if other.requires_grad else other)
 
 
 def recurrent(spec: Spec, params: Params) -> Tensor:

@@ -60,6 +60,7 @@ def read_run_config(path: Path, written: bool = False) -> RunConfig:
 def read_part(path: Path, task: str) -> dict[str, Any]:
     """A YAML that is to be completed, with its keys and types checked as those of a task. Raises: as `read_run_config`."""
     values = _sections(path)
+    RunConfig.types(values)  # its own task, if it names one
     check_part(RunConfig, values | {"task": task}, "")
     return values
 

@@ -312,9 +312,11 @@ class Loop:
         score, improved = self._scored()
         rate_now, train_nats = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.count)
         if ended:
-            p.base_rate = plateau(self._training_of_stage(), p.base_rate, score.loss, min(p.losses, default=None))
+            before = min(p.losses, default=None)
+            p.base_rate = plateau(self._training_of_stage(), p.base_rate, score.loss, before)
+            p.since_best = 0 if before is None or score.loss < before else p.since_best + 1
             p.losses.append(score.loss)
-        p.best, p.since_best = (score.loss, 0) if improved else (p.best, p.since_best + ended)
+        p.best = score.loss if improved else p.best
         p.validation_seconds = time.monotonic() - began
         record = {
             "epoch": p.epoch,

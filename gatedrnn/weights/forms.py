@@ -190,11 +190,10 @@ def grid(matrix: Tensor, step: float) -> tuple[str, Parts]:
     """The matrix rounded to multiples of `step`, and the form with the fewest bits that holds them."""
     codes = (matrix / step).round()
     largest = float(codes.abs().max()) if codes.numel() else 0.0
-    if not math.isfinite(largest):
-        raise ArgumentError(
-            "compress.step", "must divide weights to numbers that float32 can hold", step, "Give a larger one"
-        )
     size = torch.tensor([step], dtype=torch.float32, device=matrix.device)
+    if not math.isfinite(largest) or not size.isfinite():
+        rule = "must lie within float32's range, and so must weights divided by it"
+        raise ArgumentError("compress.step", rule, step, "Give 0.01 … 1")
     if largest <= 7:
         return "grid4", {"codes": _nibbles(codes), "step": size}
     if largest <= 127:

@@ -7,8 +7,11 @@ import pytest
 import yaml
 from terminal import call, record, works
 
+from gatedrnn.cli.commands import compress
 from gatedrnn.data import write_corpus
 from gatedrnn.data.verb_final import write_parallel
+from gatedrnn.studies.compression import Scheme
+from gatedrnn.training.run import load_run
 
 SMALL = [
     "--model.embedding_size",
@@ -92,6 +95,11 @@ def test_retraining_goes_on_with_the_gates_that_training_ended_with(built_in, ga
     config = yaml.safe_load(Path("b/config.yaml").read_text())
     assert (config["model"]["gates"]["temperature"], config["model"]["gates"]["noise_probability"]) == (0.3, 0.7)
     assert config["training"]["final_temperature"] is None
+    config["model"]["gates"] = None  # as an earlier version began it, which is continued
+    Path("d").mkdir()
+    Path("d/config.yaml").write_text(yaml.safe_dump(config))
+    options = compress.Options(runs=("a",), scheme=Scheme("round"), out="d", retrain=1, resume=True)
+    assert compress._config(load_run("a", None), options, Path("d")).model.gates is None
     works("compress", "a", "--method", "round", "--out", "c")
     assert yaml.safe_load(Path("c/config.yaml").read_text()) == yaml.safe_load(Path("a/config.yaml").read_text()) | {
         "data": data_of("c")

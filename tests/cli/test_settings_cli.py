@@ -308,6 +308,10 @@ def test_a_file_is_read_for_the_task_that_is_asked_for(work, tmp_path):
             tmp_path / "out",
         )
         assert told in fails("train", *given)
+    for task in ("null", "poetry"):
+        (tmp_path / "a.yaml").write_text(f"task: {task}")
+        assert "task: unknown name" in fails("train", "--config", tmp_path / "a.yaml", "--task", "grammar")
+        assert "task: unknown name" in fails("train", "--config", tmp_path / "a.yaml")
 
 
 def test_a_text_in_place_of_a_configuration_is_not_printed_again(tmp_path):

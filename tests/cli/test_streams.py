@@ -73,6 +73,10 @@ def test_a_configuration_that_can_be_read_once_is_read(work, tmp_path, piped, ho
     options = ["--data", work / "text", "--training.minutes", "1e-5", "--out", tmp_path / "run"]
     works("train", "--config", piped(raw, how), *options)
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["training"]["learning_rate"] == 0.01
+    grammar = piped(b"task: grammar\nmodel: {nonterminals: 3}", how)
+    assert "none: must be a folder with" in fails(
+        "train", "--config", grammar, "--data", tmp_path / "none", "--out", tmp_path / "no"
+    )
     name = piped(b"model: {hiden_sizes: 1}", how)
     assert "model.hiden_sizes: unknown key" in fails("train", "--config", name, *options[:2], "--out", tmp_path / "no")
 

@@ -29,7 +29,7 @@ from harness import (
 )  # fmt: skip
 from torch.func import functional_call
 
-from gatedrnn import Gates
+from gatedrnn import Gates, Recurrent
 from gatedrnn.cells import CELLS
 from gatedrnn.core.errors import BackendError
 from gatedrnn.sequence.dispatch import BACKENDS
@@ -714,3 +714,10 @@ def test_kernels_compile_for_gpus_without_one(pytestconfig, tmp_path):
     built = {tuple(line.split()[:2]) for line in done.stdout.splitlines()}
     assert {("onlstm-chunks", "backward"), ("gru-before", "forward_second"), ("rnn-relu", "forward")} <= built
     assert {name for name, _ in built} == set(VARIANTS)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "mgu"])
+def test_no_two_gradients_lie_in_one_memory(cell):
+    layer = Recurrent(cell, D, H, backend="triton", device=DEVICE)
+    found = torch.autograd.grad(layer(torch.randn(T, B, D, device=DEVICE))[0].sum(), list(layer.parameters()))
+    assert len({each.data_ptr() for each in found}) == len(found)

@@ -138,6 +138,8 @@ def test_words_of_a_treebank_are_looked_up_as_text_is():
     for mapping in ("exact", "lower", "number"):
         assert vocabulary.encode_foreign(["and\\/or", "3\\/4", "\\*", "and/or"], mapping) == [2, 3, 4, 2]
         assert vocabulary.encode_foreign(["mgm\\/ua", "mgm/ua"], mapping) == [5, 6]  # as a text may have it too
+        capitals = vocabulary.encode_foreign(["MGM\\/UA", "And\\/Or", "9\\/9"], mapping)
+        assert capitals == ([0, 0, 0] if mapping == "exact" else [5, 2, 0])
     assert Vocabulary(["<unk>", "<eos>", "and/or"]).encode_foreign(["and\\/or"]) == [0]
 
 

@@ -20,6 +20,7 @@ from gatedrnn.gates import Gates
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.saving import holds_trained
 from gatedrnn.tasks import LanguageModelling
+from gatedrnn.tasks.task import Score
 from gatedrnn.training import checkpoint
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.config import RunConfig, TrainingConfig
@@ -185,6 +186,19 @@ def test_what_a_spent_budget_leaves_of_an_epoch_is_trained_when_there_is_more(ca
     )
     for name in ("step", "epoch", "losses", "base_rate", "averaged", "smooth_nats", "stage"):
         assert values[name] == other_values[name]
+
+
+def test_a_score_within_an_epoch_is_no_epoch_without_a_better_one(corpus, tmp_path, monkeypatch):
+    scores, display = iter([5.0, 1.0, 4.0, 3.0, 2.0]), Quiet()  # the second one is of a budget that ends within epoch 2
+    monkeypatch.setattr(LanguageModelling, "score", lambda *_: Score(next(scores), {"perplexity": 1.0}))
+    config = config_for("adam", epochs=4, patience=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_out_of_time", lambda _: display.steps >= 14)
+        patch.setattr(Loop, "_budget", lambda _: "the budget is spent")
+        train(config, LanguageModelling(corpus), tmp_path / "run", display)
+    outcome = train(config, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
+    assert (outcome.epochs, outcome.stopped) == (4, "all epochs done")
+    assert [record["best"] for record in metrics(tmp_path / "run")] == [True, True, False, False, False]
 
 
 def test_damaged_checkpoints(corpus, tmp_path):

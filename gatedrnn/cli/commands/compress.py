@@ -234,15 +234,14 @@ def _config(run: Run, options: Options, out: Path) -> RunConfig:
         warmup_steps=0, minutes=None, patience=None, finetune_epochs=0, average_interval=None, average_epoch=None,
         final_temperature=None, final_noise_probability=None, average_decay=None, peak_beta=None,
     )  # fmt: skip
-    config, kept = with_text(run), task.training
+    config, kept, model = with_text(run), task.training, run.config.model
+    if (own.final_temperature, own.final_noise_probability) != (None, None):  # those that training was to end with
+        model = replace(model, gates=gates_at(own, model.gates or CELLS[model.cell].gates, 1, 2))
     if options.resume and (out / CONFIG_FILE).is_file():
         begun = read_run_config(out / CONFIG_FILE, written=True)  # perhaps by an earlier version, which kept no text
-        config, kept = run.config if begun.data == run.config.data else config, begun.training
+        config, kept, model = run.config if begun.data == run.config.data else config, begun.training, begun.model
     plain = {name: getattr(kept, name) for name in unread(task, training)}
-    if (own.final_temperature, own.final_noise_probability) != (None, None):  # gates as they were when the run ended
-        gates = gates_at(own, config.model.gates or CELLS[config.model.cell].gates, 1, 2)
-        config = replace(config, model=replace(config.model, gates=gates))
-    return replace(config, training=replace(training, **plain))
+    return replace(config, model=model, training=replace(training, **plain))
 
 
 def _text(run: Run, path: str | None) -> Any:

@@ -5,7 +5,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -263,20 +263,20 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
     Keys by cell are those that `--config` alone sets.
     Reads the files strictly, so that a wrong key is named with the nearest known one.
     """
-    again, keys, files, cells = list(arguments), set(), list[Any](), dict[str, str]()
-    task = _task(arguments)
-    for k, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if not equals:
-            value = arguments[k + 1] if k + 1 < len(arguments) else ""
-        read = None  # what to read instead of `value`
+    again, keys, files, cells = list(arguments), set(), dict[int, Any](), dict[str, str]()
+    for k, (name, equals, value) in enumerate(_options(arguments)):
         if name == "--config" and value:
-            files.append(rereadable(value))
-            values = read_part(files[-1], task)  # `train` refuses what has no use
+            files[k] = rereadable(value)
+            again[k if equals else k + 1] = (f"{name}=" if equals else "") + os.fspath(files[k])
+    task = _task(again)
+    for k, (name, equals, value) in enumerate(_options(arguments)):
+        read = None  # what to read instead of `value`
+        if k in files:
+            values = read_part(files[k], task)  # `train` refuses what has no use
             new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
             model = RunConfig.types({"task": task})["model"]
             cell = str((values.get("model") or {}).get("cell", getattr(model, "cell", "")))
-            read = os.fspath(files[-1]) if new == values else yaml_text(new)
+            read = None if new == values else yaml_text(new)
             cells |= dict.fromkeys(_keys("", new), cell)
         elif name in ("--model", "--training", "--model.gates", "--model.options"):
             values = _mapping(value)
@@ -291,7 +291,14 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             keys.add(name[2:])
     cells = {key: cell for key, cell in cells.items() if key not in keys}
     keys = (keys | (cells.keys() - _DECIDED_BY_DATA)) - {"model.options"}  # whose own keys count
-    return _files_first(again), {key for key in keys if "." in key or key == "task"}, cells, files
+    return _files_first(again), {key for key in keys if "." in key or key == "task"}, cells, list(files.values())
+
+
+def _options(arguments: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Of each argument its name, its =, and the value that would be an option's: behind the =, or the next argument."""
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        yield name, equals, value if equals else after
 
 
 def _files_first(arguments: list[str]) -> list[str]:
@@ -320,9 +327,8 @@ def _columns(value: str) -> str | None:
 def _task(arguments: list[str]) -> str:
     """The task of `train`: that of `--task`, of the last `--config` that names one, or of the run in `--out`."""
     said, options = LanguageModelling.name, dict[str, list[str]]()
-    for k, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        options.setdefault(name, []).append(value if equals else "".join(arguments[k + 1 : k + 2]))
+    for name, _, value in _options(arguments):
+        options.setdefault(name, []).append(value)
     if "--resume" in options:
         known = _task_of(Path(options.get("--out", ["."])[-1]) / CONFIG_FILE)
         said = known if known and known in TASKS else said  # a damaged file is named where the run is read

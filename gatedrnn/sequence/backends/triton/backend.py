@@ -19,7 +19,7 @@ from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.sequence import projected
 from gatedrnn.sequence.modes import storage_type, transformed
 from gatedrnn.sequence.perturb import fold, real_of
-from gatedrnn.sequence.plan import Plan, plan_for, trace
+from gatedrnn.sequence.plan import Plan, plan_for, summed, trace
 from gatedrnn.sequence.request import Request, Result
 
 OLDEST = (3, 3)
@@ -93,7 +93,7 @@ def _projected(request: Request, apart: int, params: Params) -> tuple[Tensor, Te
     bias, b_hh, R = params.bias_ih, params.bias_hh, request.spec.rows
     if b_hh is not None:
         within = b_hh if apart == R else F.pad(b_hh[:apart], (0, R - apart))
-        bias = within if bias is None else bias + within
+        bias = within if bias is None else summed(bias, within)
     elif apart < R:
         b_hh = params.weight_hh.new_zeros(R)
     x_TBR = F.linear(request.live(request.x_TBD), params.weight_ih, bias)
