@@ -140,6 +140,13 @@ def flag_of(name: str) -> str:
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
+def as_typed(kind: type, name: str) -> str:
+    """The argument `name` of the dataclass `kind` as help shows it: `RUN`, `--out DIR`."""
+    metadata = next((each.metadata for each in fields(kind) if each.name == name), {})
+    flag = [] if metadata.get("kind") == _PLACE else [flag_of(name)]
+    return " ".join([*flag, *filter(None, [metadata.get("metavar")])])
+
+
 def _add_place(parser: ArgumentParser, each: "Field[Any]", hint: Any) -> None:
     how: dict[str, Any] = {"metavar": each.metadata["metavar"], "type": str, "help": each.metadata["help"]}
     if _several(hint):

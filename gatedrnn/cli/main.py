@@ -22,7 +22,7 @@ import yaml
 from jsonargparse import ArgumentParser, set_loader  # pyright: ignore[reportPrivateImportUsage]
 
 import gatedrnn
-from gatedrnn.cli.arguments import Found, add_options, read_options
+from gatedrnn.cli.arguments import Found, add_options, as_typed, read_options
 from gatedrnn.cli.commands import COMMANDS, CommandModule, command_module
 from gatedrnn.cli.processes import processes, rank
 from gatedrnn.cli.text import INTERRUPTED, check_folder
@@ -38,18 +38,22 @@ _READING = "gatedrnn"  # our own mode of reading values: YAML in bounded time
 
 
 class _Parser(ArgumentParser):
-    """Reports a usage error in one line, an unknown option with the nearest known one; `shown` is what its help is asked of."""
+    """Reports a usage error in one line, an unknown option with the nearest known one.
+
+    `shown` is what its help is asked of, `children` the parsers of its commands.
+    """
 
     shown = "gatedrnn"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # the library too makes some, for mappings
+        self.children: dict[str, _Parser] = {}
         super().__init__(*arguments, **{"parser_mode": _READING, "allow_abbrev": False} | options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the message in one line, and exit with 2."""
         if isinstance(ex, GatedRNNError):
             raise ex
-        flat = _short(_of_type(_required(self, " ".join(str(message).split())), self._option_string_actions))
+        flat = _short(_of_type(_required(" ".join(str(message).split())), self._option_string_actions))
         unknown = re.search(r"unrecognized arguments: (--[\w.-]+)", flat)
         if unknown:
             flat += f". {nearest(unknown[1], self._option_string_actions)}"
@@ -96,15 +100,14 @@ def _of_type(message: str, options: Container[str]) -> str:
     return f"{name}: must be {' or '.join(kinds)}; got {found[2]}"
 
 
-def _required(parser: Any, message: str) -> str:
+def _required(message: str) -> str:
     """The library's message for arguments that are missing, which it names as `parse.runs`, with the names that help shows."""
     said, missing, names = message.partition("arguments are required: ")
     shown = []
     for name in names.split(", ") if missing else []:
         command, _, dest = name.rpartition(".")
-        child = parser._subcommands_action.choices[command] if command in COMMANDS else parser
-        action = next((each for each in child._actions if each.dest == dest), None)
-        shown.append(" ".join(filter(None, [*action.option_strings[:1], action.metavar])) if action else name)
+        known: Any = command_module(command).Options if command in COMMANDS else None
+        shown.append(as_typed(known, dest) if known else name)
     return said + missing + ", ".join(shown)
 
 
@@ -124,7 +127,7 @@ def _places_first(parser: Any, arguments: list[str]) -> list[str]:
     return places + options
 
 
-def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> ArgumentParser:
+def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> _Parser:
     """The parser with the options of one command, which the arguments may decide; None for those of all."""
     set_loader(_READING, parse_yaml, (yaml.YAMLError,))
     parser = _Parser(
@@ -148,6 +151,7 @@ def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> A
                 "--import", dest="imported", metavar="FILE", help="Python file with cells of your own; repeatable"
             )
         commands.add_subcommand(name, child, help=text)
+        parser.children[name] = child
     return parser
 
 
@@ -240,8 +244,8 @@ def _without_imports(arguments: list[str]) -> list[str]:
 
 
 def _parsed(arguments: list[str], command: str) -> Any:
-    parser: Any = build_parser(command, arguments)
-    arguments = [command, *_places_first(parser._subcommands_action.choices[command], arguments[1:])]
+    parser = build_parser(command, arguments)
+    arguments = [command, *_places_first(parser.children[command], arguments[1:])]
     try:
         return parser.parse_args(arguments)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -296,7 +296,7 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
 
 def _options(arguments: list[str]) -> Iterator[tuple[str, str, str]]:
     """Of each argument its name, its =, and the value that would be an option's: behind the =, or the next argument."""
-    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
         name, equals, value = argument.partition("=")
         yield name, equals, value if equals else after
 
