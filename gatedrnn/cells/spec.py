@@ -381,6 +381,7 @@ class Cell:
 
 
 def _signature(step: Any) -> inspect.Signature | None:
+    """What a step itself takes, not what it wraps; None where Python cannot tell."""
     try:
         return inspect.signature(step, follow_wrapped=False)
     except ValueError:  # written in another language

@@ -305,8 +305,10 @@ class Loop:
         raise ArgumentError("training", where, value, f"{how} a lower --training.learning_rate or {clip}")
 
     def _validate(self, per_second: float, ended: bool) -> None:
-        """Score the validation text and keep the model if it is the best; where the epoch has ended, and not the budget within
-        it, adapt the learning rate and begin the next."""
+        """Score the validation text and keep the model if it is the best; where the epoch has ended, begin the next.
+
+        Args: ended: else the budget ended within the epoch, which is not counted yet: `--resume` trains what is left of it.
+        """
         state, training, p = self.state, self.config.training, self.state.progress
         began = time.monotonic()
         score, improved = self._scored()
