@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
@@ -34,6 +35,7 @@ _LONGEST_VALUE = 4096  # characters of an option that is no text: YAML's C parse
 _LONGEST_MESSAGE = 1000
 _NO_MEMORY = "allocate", "calculation overflowed"  # in messages of PyTorch
 _KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "tuple": "a list"}
+_plain = warnings.formatwarning
 _READING = "gatedrnn"  # our own mode of reading values: YAML in bounded time
 
 
@@ -114,9 +116,9 @@ def _required(message: str) -> str:
 def _places_first(parser: Any, arguments: list[str]) -> list[str]:
     """A command's arguments with those that belong to no option first: argparse takes them from one place only."""
     known, places, options, left = parser._option_string_actions, list[str](), list[str](), iter(arguments)
-    if "--" in arguments:
-        return arguments
     for argument in left:
+        if argument == "--":  # what follows belongs to no option, whatever it looks like
+            return [*options, "--", *places, *left]
         if argument == "-" or not argument.startswith("-"):
             places.append(argument)
             continue
@@ -161,6 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         codecs.register_error("as in JSON", _escaped)
         sys.stdout.reconfigure(errors="as in JSON")  # letters that the terminal lacks
+    warnings.formatwarning = _warning
     code = report_errors(lambda: _dispatch(given))
     if processes() > 1:  # gloo's threads may deadlock or abort while the interpreter ends
         sys.stdout.flush()
@@ -210,6 +213,12 @@ def _of_file(error: OSError) -> str:
 
 def _escaped(error: Any) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _warning(message: Warning | str, category: type[Warning], file: str, line: int, text: str | None = None) -> str:
+    """A warning of ours in one line, without the line of code that gives it; others as PyTorch and Python write them."""
+    ours = Path(file).is_relative_to(Path(gatedrnn.__file__).parent)
+    return f"gatedrnn: {str(message).removeprefix('gatedrnn: ')}\n" if ours else _plain(message, category, file, line, text)
 
 
 def _say(text: str) -> None:

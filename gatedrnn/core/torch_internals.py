@@ -72,7 +72,7 @@ def _refuses_requires_grad() -> bool:
 
 
 functorch_active: Callable[[], bool] = _private("torch._C:_are_functorch_transforms_active", _refuses_requires_grad)
-"""Whether a transform of torch.func is at work. Publicly: tried; true in a compiled graph, whose loss then holds all logits."""
+"""Whether a transform of torch.func is at work. Publicly: tried; true in a compiled graph, which then runs on the reference."""
 
 
 def _has_level() -> bool:
@@ -105,6 +105,9 @@ def _has_no_address(tensor: Tensor) -> bool:
 
 is_zerotensor: Callable[[Tensor], bool] = _private("torch:Tensor._is_zerotensor", _has_no_address)
 """Whether these are zeros that have no memory, as derivatives make them. Publicly: of a tensor on meta too."""
+
+register_namedtuple: Callable[..., None] = _private("torch.utils._pytree:_register_namedtuple", lambda kind, **name: None)
+"""Let torch.export.save write a program that returns such tuples, under a name. Publicly: it refuses them."""
 
 _VERSION = _private("torch:Tensor._version", None)
 _CALLS = itertools.count()

@@ -162,12 +162,12 @@ def _no_states(owner: str, names: tuple[str, ...], got: str) -> ArgumentError:
 def read_names(owner: str, return_gates: Any) -> bool | tuple[str, ...]:
     """`return_gates` as True, False or names, of which it is not checked that the cell has such gates.
 
-    Raises: ArgumentError: it is neither a bool nor None nor a collection of strings.
+    Raises: ArgumentError: it is neither a bool nor None nor a collection of strings, of one at least.
     """
     if return_gates is None or isinstance(return_gates, bool):
         return bool(return_gates)
     names = names_of(return_gates)
-    if names is None:
+    if not names:
         rule, advice = "must be True, False or a tuple of gate names", "Write ('input_gate',), or True for all gates"
         raise ArgumentError(f"{owner}.return_gates", rule, shown(return_gates), advice)
     return names

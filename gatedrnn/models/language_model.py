@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gatedrnn.cells import State, Trace
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.torch_internals import register_namedtuple
 from gatedrnn.layers import EmbeddingDropout, LockedDropout, Recurrent
 from gatedrnn.models.config import LanguageModelConfig, required
 from gatedrnn.models.loss import IGNORED, check_targets, chunked_cross_entropy, whole_numbers
@@ -38,6 +39,9 @@ class LanguageModelOutput(NamedTuple):
     gates: list[Trace] | None
     hidden: Tensor
     dropped: Tensor
+
+
+register_namedtuple(LanguageModelOutput, serialized_type_name="gatedrnn.LanguageModelOutput")
 
 
 def draw_weights(module: nn.Embedding | nn.Linear) -> None:

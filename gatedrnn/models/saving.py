@@ -1,11 +1,12 @@
 """A model on disk: `config.yaml`, `model.safetensors` and their checksums; nothing is unpickled, nothing is half written."""
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
@@ -38,8 +39,26 @@ class PretrainedModel(nn.Module):
         return {}
 
     def own_state_dict(self) -> dict[str, Tensor]:
-        """The state dict without what is shared."""
+        """The state dict without what is shared. Raises: ArgumentError: that has become a parameter of its own."""
+        found = dict(self.named_parameters(remove_duplicate=False))
+        for name, kept in self.shared.items():
+            if found.get(name) is not found.get(kept):
+                owner, advice = f"{type(self).__name__}.{name}", "Call tie_weights(), which makes them one again"
+                raise ArgumentError(owner, f"must be the parameter {kept}", "another one", advice)
         return {name: value for name, value in self.state_dict().items() if name not in self.shared}
+
+    def tie_weights(self) -> None:
+        """Make what is shared one parameter again, where `to_empty`, or a change of all parameters, has made two of it."""
+        for name, kept in self.shared.items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(self.get_submodule(owner), leaf, self.get_parameter(kept))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As PyTorch's; with `assign=True`, what is shared stays one parameter."""
+        result = super().load_state_dict(state_dict, strict, assign)
+        if assign:
+            self.tie_weights()
+        return result
 
     def expand(self) -> Self:
         """Make compressed weights dense, in place, so that they can be trained; returns the model."""
@@ -52,7 +71,8 @@ class PretrainedModel(nn.Module):
         """Write both files into `folder`, each atomically, and the vocabulary beside them.
 
         Args: vocabulary: a `Vocabulary` of the model's size, which becomes the model's own [its own, if it has one].
-        Raises: ArgumentError: the vocabulary is of another size. DataError: the folder holds a run, or a vocabulary where the
+        Raises: ArgumentError: the vocabulary is of another size, or weights are not those of the configuration, which a reader of the
+            folder would miss: pruned, parametrised or not shared any more. DataError: the folder holds a run, or a vocabulary where the
             model has none; a file cannot be written. ConfigError: its `config.yaml` cannot be read.
         """
         kept = self.vocabulary if vocabulary is None else vocabulary
@@ -61,6 +81,7 @@ class PretrainedModel(nn.Module):
             got = f"{len(kept)} tokens and model.vocabulary_size={size}"
             advice = "Give the vocabulary that the model was made for"
             raise ArgumentError("save_pretrained.vocabulary", "must be of the model's size", got, advice)
+        self._check_weights()
         _check_place(Path(folder), kept)
         self.vocabulary = kept
         save_config(folder, {"model": to_dict(self.config)})
@@ -68,6 +89,20 @@ class PretrainedModel(nn.Module):
         if kept is not None:
             kept.save(Path(folder) / VOCABULARY_FILE)
             accept(Path(folder), _BESIDE)
+
+    def _check_weights(self) -> None:
+        """Raises: ArgumentError: they are not those that the configuration makes, by name, shape and what is shared."""
+        made: Any = type(self)
+        with torch.device("meta"), _Undrawn():
+            expected = {name: value.shape for name, value in made(self.config).state_dict().items()}
+        own = {name: value.shape for name, value in self.state_dict().items()}
+        odd = sorted(name for name in own.keys() | expected.keys() if own.get(name) != expected.get(name))
+        if odd:
+            was, now = ("none" if found is None else str(list(found)) for found in (expected.get(odd[0]), own.get(odd[0])))
+            rule = f"must be as the configuration makes it, {was}"
+            advice = "Undo it first, as by prune.remove or parametrize.remove_parametrizations"
+            raise ArgumentError(f"{made.__name__}.{odd[0]}", rule, now, advice)
+        self.own_state_dict()
 
     @classmethod
     def from_pretrained(cls, folder: Path | str, *, backend: str = "auto", vocabulary: Any = None) -> Self:
@@ -83,6 +118,14 @@ class PretrainedModel(nn.Module):
         load_weights(folder, model)
         model.vocabulary = vocabulary or _read_vocabulary(Path(folder) / VOCABULARY_FILE, model)
         return model.eval()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves parameters as they are where they would be drawn: on meta, drawing imports PyTorch's compiler, for a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawn, given = func in (nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_), kwargs or {}
+        return (args[0] if args else given["tensor"]) if drawn else func(*args, **given)
 
 
 def _check_place(folder: Path, vocabulary: Any) -> None:

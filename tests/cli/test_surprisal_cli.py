@@ -48,6 +48,14 @@ def test_surprisal_gives_a_row_a_word(work, sentences, monkeypatch, source):
     assert [distance == "" for *_, distance, _ in rows] == [word == "<eos>" for *_, word in places]
 
 
+def test_what_follows_two_dashes_is_a_file_whatever_its_name(work, sentences, monkeypatch):
+    monkeypatch.chdir(sentences.parent)
+    expected = works("surprisal", work / "run", sentences, "--tokens")
+    sentences.rename(sentences.with_name("--tokens"))
+    assert works("surprisal", work / "run", "--tokens", "--", "--tokens") == expected
+    assert works("surprisal", "--tokens", "--", work / "run", "--tokens") == expected
+
+
 @pytest.mark.parametrize(("carried", "state"), [([], "reset"), (["--carried"], "carried")])
 def test_surprisal_adds_up_to_evaluate(work, carried, state):
     found = records("surprisal", work / "run", work / "text" / "test.txt", *carried)

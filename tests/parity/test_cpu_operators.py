@@ -165,6 +165,35 @@ def test_function_transforms_are_right_under_auto_and_refused_by_name(transform)
         found("cpu")
 
 
+@pytest.mark.filterwarnings("ignore")  # Dynamo's, of batched calls
+@pytest.mark.parametrize("transform", sorted(TRANSFORMS.keys() - {"dual", "batched"}))
+def test_function_transforms_within_a_compiled_function_are_right(transform):
+    layer = make("lstm")
+    layer.backend = "auto"
+    x, _ = inputs_for(layer)
+    v = torch.randn_like(x)
+
+    def found(x, v):
+        return TRANSFORMS[transform](lambda x: layer(x)[0], x, v)
+
+    expected = found(x, v)
+    assert torch.count_nonzero(expected)
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(found, backend="aot_eager")(x, v), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_layer_runs_within_forward_mode():
+    layer = make("lstm")
+    layer.backend = "auto"
+    x, _ = inputs_for(layer)
+    v = torch.randn_like(x)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: layer(x)[0], backend="eager")
+    compiled(x)
+    torch.testing.assert_close(dual(compiled, x, v), dual(lambda x: layer(x)[0], x, v), rtol=0, atol=1e-12)
+
+
 @every_cell
 def test_backward_twice_gives_the_same_gradients(variant):
     layer = make(variant, dtype=torch.float32)

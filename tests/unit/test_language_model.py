@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 import yaml
+from torch.nn.utils import prune
 
 from gatedrnn import CELLS, ArgumentError, CheckpointError, GatedRNNError, Gates
 from gatedrnn.core.checksums import accept
@@ -177,6 +178,57 @@ def test_save_and_load(tmp_path, cell, tied):
         "model.safetensors",
         "checksums.json",
     }
+
+
+@pytest.mark.parametrize("way", ["to_empty", "decoder", "resized", "pruned", "parametrised"])
+def test_weights_that_reading_would_miss_are_not_written(tmp_path, way):
+    model = make(tied=True)
+    layer, name = model.layers[0], "layers.0.weight_hh_l0"
+    rule = "must be as the configuration makes it"
+    match way:
+        case "to_empty":
+            model, name, rule = model.to("meta").to_empty(device="cpu"), "decoder.weight", "must be the parameter embedding"
+        case "decoder":
+            model.decoder.weight = torch.nn.Parameter(model.embedding.weight.detach().clone())
+            name, rule = "decoder.weight", "must be the parameter embedding.weight; got another one. Call tie_weights()"
+        case "resized":
+            model.embedding, name = torch.nn.Embedding(99, model.config.embedding_size), "embedding.weight"
+        case "pruned":
+            prune.l1_unstructured(layer, "weight_hh_l0", 0.5)
+        case _:
+            torch.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
+            name = "layers.0.parametrizations.weight_hh_l0.original0"
+    with pytest.raises(ArgumentError, match=f"LanguageModel.{name}: {rule}"):
+        model.save_pretrained(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    match way:
+        case "pruned":
+            prune.remove(layer, "weight_hh_l0")
+        case "parametrised":
+            torch.nn.utils.parametrize.remove_parametrizations(layer, "weight_hh_l0")
+        case "resized":
+            return
+        case _:
+            torch.nn.init.normal_(model.embedding.weight, std=0.1)
+            torch.nn.init.zeros_(model.decoder.bias)
+            for parameter in model.layers.parameters():
+                torch.nn.init.uniform_(parameter, -0.1, 0.1)
+            model.tie_weights()
+    before = torch.get_rng_state()
+    model.save_pretrained(tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(LanguageModel.from_pretrained(tmp_path / "run")(TOKENS).logits, model.eval()(TOKENS).logits)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_weights_that_are_assigned_stay_tied(whole):
+    model = make(tied=True)
+    with torch.device("meta"):
+        other = LanguageModel(model.config)
+    state = model.state_dict() if whole else model.own_state_dict()
+    other.load_state_dict({name: value.clone() for name, value in state.items()}, strict=whole, assign=True)
+    assert other.decoder.weight is other.embedding.weight
+    assert torch.equal(other.eval()(TOKENS).logits, model.eval()(TOKENS).logits)
 
 
 def test_save_and_load_keeps_gates_and_options(tmp_path):

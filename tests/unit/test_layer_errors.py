@@ -208,6 +208,10 @@ CALLS = {
         lambda: lstm()(X, return_gates="input_gate"),
         "LSTM.return_gates: must be True, False or a tuple of gate names; got 'input_gate'.",
     ),
+    "gates of none": (
+        lambda: lstm()(X, return_gates=[]),
+        "LSTM.return_gates: must be True, False or a tuple of gate names; got []. Write ('input_gate',), or True for all",
+    ),
     "gates tensor": (
         lambda: lstm()(X, return_gates=torch.tensor([1, 2])),
         "LSTM.return_gates: must be True, False or a tuple of gate names; got tensor([1, 2]).",

@@ -164,7 +164,7 @@ def _print(record: dict[str, Any]) -> None:
                     continue
                 low, high = 100 * gate["low"], 100 * gate["high"]
                 split = layer["split_points"].get(name)
-                cells = [f"{gate['mean']:.3f}", f"{low:.1f}", f"{high:.1f}", f"{100 - low - high:.1f}"]
+                cells = [f"{gate['mean']:.3f}", f"{low:.1f}", f"{high:.1f}", f"{max(0.0, 100 - low - high):.1f}"]
                 table.add_row(escape(run), layer["name"], name, *cells, "" if split is None else f"{split:.3f}")
     if table.row_count:
         show_table(table)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gatedrnn.cells import CELLS
 from gatedrnn.cells.own import imported_files
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
@@ -272,6 +273,8 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
         task: Any = TASKS[config.task]
         if not begun:
             check_read(task, config.training)
+            for size in getattr(config.model, "hidden_sizes", ()):  # raises what a layer of such options would
+                CELLS[config.model.cell].make_spec(size, **config.model.options)
         tasks.add(config.task)
         read = data or config.data.folder
         files |= {each for each in (read, getattr(config.data, "tokenizer", None)) if each is not None}

@@ -56,7 +56,7 @@ class Cpu:
                 return f"the input is {x.dtype}"
         elif x.dtype != weight.dtype:
             return f"the input is {x.dtype}, the weights {weight.dtype}"
-        if transformed() and not torch.compiler.is_compiling():
+        if transformed():
             return "a function transform or forward-mode differentiation is active"
         if request.params.weight_hr is not None:
             return projected.reason(self, request)

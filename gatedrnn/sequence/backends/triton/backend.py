@@ -46,7 +46,7 @@ class Triton:
         storage = storage_type(x)
         if storage not in _TYPES:
             return f"tensors are {storage}"
-        if not torch.compiler.is_compiling() and transformed():
+        if transformed():
             return "a function transform or forward-mode differentiation is active"
         plan = plan_for(request.cell.step, request.spec)
         return plan if isinstance(plan, str) else _too_wide(plan.kernel) or request.misfit()
