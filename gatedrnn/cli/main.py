@@ -218,7 +218,11 @@ def _escaped(error: Any) -> tuple[str, int]:
 def _warning(message: Warning | str, category: type[Warning], file: str, line: int, text: str | None = None) -> str:
     """A warning of ours in one line, without the line of code that gives it; others as PyTorch and Python write them."""
     ours = Path(file).is_relative_to(Path(gatedrnn.__file__).parent)
-    return f"gatedrnn: {str(message).removeprefix('gatedrnn: ')}\n" if ours else _plain(message, category, file, line, text)
+    return (
+        f"gatedrnn: {str(message).removeprefix('gatedrnn: ')}\n"
+        if ours
+        else _plain(message, category, file, line, text)
+    )
 
 
 def _say(text: str) -> None:

@@ -64,11 +64,11 @@ def twice(values: Iterator[T], wanted: bool) -> tuple[Iterator[T], Iterator[T] |
 
 
 def as_conllu(vocabulary: Vocabulary, lines: Iterable[str]) -> Iterator[ConlluSentence]:
-    """A sentence for each line that has a word."""
+    """A sentence for each line that has a word and a token: a tokenizer may make nothing of a word."""
     number = 0
     for line in lines:
         words, spaces = spaced_words(vocabulary, line)
-        if words:
+        if words and vocabulary.tokens(line):
             number += 1
             yield ConlluSentence.of(words, spaces, line, number)
 

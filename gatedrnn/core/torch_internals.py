@@ -106,7 +106,9 @@ def _has_no_address(tensor: Tensor) -> bool:
 is_zerotensor: Callable[[Tensor], bool] = _private("torch:Tensor._is_zerotensor", _has_no_address)
 """Whether these are zeros that have no memory, as derivatives make them. Publicly: of a tensor on meta too."""
 
-register_namedtuple: Callable[..., None] = _private("torch.utils._pytree:_register_namedtuple", lambda kind, **name: None)
+register_namedtuple: Callable[..., None] = _private(
+    "torch.utils._pytree:_register_namedtuple", lambda kind, **name: None
+)
 """Let torch.export.save write a program that returns such tuples, under a name. Publicly: it refuses them."""
 
 _VERSION = _private("torch:Tensor._version", None)

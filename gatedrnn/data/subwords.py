@@ -106,6 +106,12 @@ class Subwords:
         """Subwords of a line, as the tokenizer writes them; `<unk>` for its unknown token."""
         return [self.words[i] for i in self.encode_each([line])[0]]
 
+    def readable(self, tokens: Iterable[str]) -> list[str]:
+        """Tokens as people read them: those of bytes as their text, with ▁ for a space and \\xNN for a part of a letter."""
+        if not _of_bytes(json.loads(self.settings)["decoder"]):
+            return [*tokens]
+        return [_text_of_bytes(token) for token in tokens]
+
     def join(self, tokens: Sequence[str]) -> str:
         """The text that these subwords make, by the tokenizer's decoder."""
         decoder = self.tokenizer.decoder
@@ -134,6 +140,28 @@ class Subwords:
         except Exception as error:  # the library raises bare Exception, as for an unknown token without a name
             reason = str(error).splitlines()[0]
             raise DataError(self.owner, "cannot read the text", reason, "Give another tokenizer.json") from error
+
+
+def _of_bytes(decoder: Any) -> bool:
+    """Whether a decoder, as settings write it, makes text of tokens in which a letter stands for a byte."""
+    parts = [] if decoder is None else decoder.get("decoders", [decoder])
+    return any(part.get("type") == "ByteLevel" for part in parts)
+
+
+def _letters_of_bytes() -> dict[str, int]:
+    """The alphabet of byte-level BPE (Radford et al. 2019): a byte that can be printed is its letter, others follow from 256 on."""
+    printed = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(256 + k): byte for k, byte in enumerate(others)}
+
+
+_BYTES = _letters_of_bytes()
+
+
+def _text_of_bytes(token: str) -> str:
+    if not _BYTES.keys() >= set(token):
+        return token
+    return bytes(map(_BYTES.__getitem__, token)).decode(errors="backslashreplace").replace(" ", "▁")
 
 
 @final

@@ -134,6 +134,10 @@ class Vocabulary:
                 lines[-1].append(token)
         return "\n".join(self.splitter.join(line) if line else "" for line in lines)
 
+    def readable(self, tokens: Iterable[str]) -> list[str]:
+        """Tokens to be shown: those of a byte-level tokenizer as text, with ▁ for a space; others as they are."""
+        return self.splitter.readable(tokens) if isinstance(self.splitter, Subwords) else [*tokens]
+
     def line_encoder(self) -> LineEncoder:
         """What encodes lists of lines in bulk, int32 [tokens], each line followed by `<eos>`."""
         return self.splitter.encoder(self.ids)

@@ -98,7 +98,9 @@ class PretrainedModel(nn.Module):
         own = {name: value.shape for name, value in self.state_dict().items()}
         odd = sorted(name for name in own.keys() | expected.keys() if own.get(name) != expected.get(name))
         if odd:
-            was, now = ("none" if found is None else str(list(found)) for found in (expected.get(odd[0]), own.get(odd[0])))
+            was, now = (
+                "none" if found is None else str(list(found)) for found in (expected.get(odd[0]), own.get(odd[0]))
+            )
             rule = f"must be as the configuration makes it, {was}"
             advice = "Undo it first, as by prune.remove or parametrize.remove_parametrizations"
             raise ArgumentError(f"{made.__name__}.{odd[0]}", rule, now, advice)

@@ -129,10 +129,10 @@ def gates_by_word(model: LanguageModel, vocabulary: Vocabulary, sentence: str, m
 
 
 def looked_up(vocabulary: Vocabulary, sentence: str, mapping: str) -> tuple[list[str], list[int]]:
-    """Tokens of a sentence and their ids. Raises: ArgumentError: there are none."""
+    """Tokens of a sentence, readable, and their ids. Raises: ArgumentError: there are none."""
     tokens = vocabulary.tokens(sentence)
     if not tokens:
         raise ArgumentError(
             "--sentence", "must have at least one word", repr(sentence), "Write --sentence 'a few words'"
         )
-    return tokens, prompt_ids(vocabulary, tokens, mapping)
+    return vocabulary.readable(tokens), prompt_ids(vocabulary, tokens, mapping)

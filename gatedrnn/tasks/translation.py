@@ -234,7 +234,7 @@ class Translation:
             source = model.encode(source_T1, source_1, return_gates=True)
             inputs_T1 = torch.tensor([held.target.ids[EOS], *best.ids], device=device)[:, None]
             found = model.decode(source, inputs_T1, return_gates=True)
-        written = word_gates([*held.target.decode(best.ids), EOS], model.layers, found.traces)
+        written = word_gates([*held.target.readable(held.target.decode(best.ids)), EOS], model.layers, found.traces)
         shares = found.attention[:, 0].double().tolist()
         return word_gates([*tokens, EOS], model.encoder.layers, source.traces, translation=written, attention=shares)
 
@@ -304,7 +304,7 @@ def _translated(
         source_TB, source_B = sources.batch(chosen)
         best = translate(model, on(device, source_TB), on(device, source_B), beam)
         found |= {full[n]: one for n, one in zip(chosen, best, strict=True)}
-    tokens = {k: languages.source.decode(row[:-1]) for k, row in zip(full, ids, strict=True)}
+    tokens = {k: languages.source.readable(languages.source.decode(row[:-1])) for k, row in zip(full, ids, strict=True)}
     for k in range(len(lines)):
         yield tokens.get(k, []), found.get(k, [])
 

@@ -34,12 +34,18 @@ def built_in(tmp_path, monkeypatch):
     monkeypatch.setattr("gatedrnn.tasks.inference._MADE", {split: (count, range(3)) for split, count in few.items()})
     monkeypatch.chdir(tmp_path)
 
-    def train(task, *more):
-        sides = ["--model.decoder_sizes", "[8]"] if task == "translation" else []
+    def train(task, *more, decoder="[8]"):
+        sides = ["--model.decoder_sizes", decoder] if task == "translation" else []
         works("train", "--task", task, *SMALL, *sides, "--model.cell", "lstm", *more, "--out", "a")
         return tmp_path / "a"
 
     return train
+
+
+def test_the_published_rank_is_a_share_of_the_larger_side_of_a_translation(built_in):
+    built_in("translation", decoder="[32]")
+    schemes = [row["scheme"] for row in record("compress", "a", "--table")]
+    assert "SVD (rank 4)" in schemes and "SVD+ (rank 2)" in schemes
 
 
 def data_of(run):

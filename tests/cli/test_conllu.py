@@ -8,6 +8,7 @@ import sys
 import conllu
 import pytest
 from terminal import call, fails, records, works
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from gatedrnn.cli.commands import parse, surprisal
 from gatedrnn.core.errors import DataError
@@ -165,6 +166,21 @@ def test_other_levels_read_the_text_with_its_spaces(levels, files, level):
     bits = one["surprisal_bits"]
     assert [*bits[:3], bits[3] + bits[4], bits[5]] == pytest.approx(other["surprisal_bits"], abs=1e-6)
     parsed(works("surprisal", levels / level, files / "b.conllu", "--conllu"))
+
+
+def test_a_line_that_a_tokenizer_makes_nothing_of_moves_no_number(work, files):
+    tokenizer = Tokenizer(models.WordLevel({"the": 0, "pilot": 1, "laughs": 2, "[UNK]": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer, tokenizer.normalizer = pre_tokenizers.Whitespace(), normalizers.BertNormalizer()
+    tokenizer.save(str(files / "tokenizer.json"))
+    small = ["--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--training.epochs", 1]
+    level = ["--data.level", "subword", "--data.tokenizer", files / "tokenizer.json"]
+    works(
+        "train", "--data", work / "text", *level, *small, "--model.options", "{chunk_size: 2}", "--out", files / "run"
+    )
+    (files / "b.txt").write_text("the pilot\nlaughs the pilot\n")
+    (files / "c.txt").write_text("\u200b\nthe pilot\n\u200b\nlaughs the pilot\n")
+    expected = works("surprisal", files / "run", files / "b.txt", "--conllu")
+    assert works("surprisal", files / "run", files / "c.txt", "--conllu") == expected and "\tlaughs\t" in expected
 
 
 def test_without_master_gates_there_is_no_distance(work, files):

@@ -187,7 +187,11 @@ def test_weights_that_reading_would_miss_are_not_written(tmp_path, way):
     rule = "must be as the configuration makes it"
     match way:
         case "to_empty":
-            model, name, rule = model.to("meta").to_empty(device="cpu"), "decoder.weight", "must be the parameter embedding"
+            model, name, rule = (
+                model.to("meta").to_empty(device="cpu"),
+                "decoder.weight",
+                "must be the parameter embedding",
+            )
         case "decoder":
             model.decoder.weight = torch.nn.Parameter(model.embedding.weight.detach().clone())
             name, rule = "decoder.weight", "must be the parameter embedding.weight; got another one. Call tie_weights()"

@@ -105,6 +105,18 @@ def test_text_comes_back_from_tokens(name, line):
     assert vocabulary.text([*vocabulary.tokens(line), EOS, *vocabulary.tokens("a b")]) == f"{line}\na b"
 
 
+def test_tokens_of_bytes_are_shown_as_text():
+    vocabulary, line = VOCABULARIES["gpt2"], "a naïve 日\t"
+    shown = vocabulary.readable(vocabulary.tokens(line))
+    assert shown == ["a", "▁", "n", "a", "\\xc3", "\\xaf", "v", "e", "▁", "\\xe6", "\\x97", "\\xa5", "\t"]
+    learned = Vocabulary.learn(iter([["кошка кошка мышь"] * 9]), DataConfig(level="subword", vocabulary_size=300))
+    assert learned.readable(learned.tokens("кошка кошка")) == ["кошка", "▁кошка"]
+    for name in ("word", "char", "words", "unigram"):
+        tokens = VOCABULARIES[name].tokens("the dog Ġa")
+        assert VOCABULARIES[name].readable(tokens) == tokens
+    assert vocabulary.readable([UNK, EOS, "<|endoftext|>", "日"]) == [UNK, EOS, "<|endoftext|>", "日"]
+
+
 def test_text_of_words():
     assert VOCABULARIES["word"].text(["the", "cat", EOS, EOS, "a", EOS]) == "the cat\n\na\n"
     assert VOCABULARIES["word"].tokens(" the\u2003cat ") == ["the", "cat"]

@@ -28,7 +28,9 @@ def test_saved_graphs_are_loaded_where_no_layer_has_run(tmp_path):
         torch.export.save(torch.export.export(layer.eval(), (x,)), tmp_path / f"{name}.pt2")
         torch.jit.trace(layer, (x,)).save(str(tmp_path / f"{name}.pt"))
         torch.save((x, layer(x)[0].detach()), tmp_path / f"{name}.numbers")
-    model = LanguageModel(LanguageModelConfig(vocabulary_size=9, embedding_size=8, hidden_sizes=(8,), options={"chunk_size": 2}))
+    model = LanguageModel(
+        LanguageModelConfig(vocabulary_size=9, embedding_size=8, hidden_sizes=(8,), options={"chunk_size": 2})
+    )
     tokens = torch.arange(8).reshape(4, 2)
     torch.export.save(torch.export.export(model.eval(), (tokens,)), tmp_path / "model.pt2")
     torch.save((tokens, model(tokens).logits.detach()), tmp_path / "model.numbers")

@@ -118,6 +118,18 @@ def test_pairs_are_judged_skipped_and_counted_apart(model, vocabulary):
     assert (judged["other"].accuracy, judged["other"].identical) == (None, 1)
 
 
+def test_a_sign_that_is_no_punctuation_is_an_unknown_word(model, vocabulary):
+    pairs = [pair("the 😀 author", "the 😡 author"), pair("the authors +", "the authors €")]
+    pairs += [
+        pair("the author , laughs — `", "the author laughs", "punctuation"),
+        pair("the \u200b", "the …", "punctuation"),
+    ]
+    found = evaluate_pairs(model, vocabulary, pairs).phenomena
+    assert (found["agreement"].skipped, found["agreement"].identical) == (2, 0)
+    assert (found["punctuation"].skipped, found["punctuation"].identical) == (0, 2)
+    assert [each.unknown for each in read_regions(model, vocabulary, [["the", "😀"]])] == [True]
+
+
 def test_one_prefix_decides(model, vocabulary):
     prefixes = [("the author", "laughs", "laugh"), None, ("x", "laugh", "laughs")]
     given = [pair("a", "b", prefix=prefix) for prefix in prefixes]
@@ -327,6 +339,12 @@ def test_what_the_vocabulary_has_is_not_cut(text, words):
     before, after = continuation_ids(known, f"{start} ", end)
     assert before + after == expected
     assert [each.unknown for each in read_regions(_model(known), known, [[text]])] == ["<unk>" in words]
+
+
+def test_a_word_known_in_lower_case_is_not_cut_where_it_is_looked_up():
+    known = Vocabulary.build([["don't", "c#", "do", "n't", "c", "#", "C"]], min_count=1)
+    whole, cut = known.encode(["don't", "c#"]), known.encode(["<unk>", "n't", "C", "#"])
+    assert [sentence_ids(known, "Don't C#", rule) for rule in ("exact", "lower", "number")] == [cut, whole, whole]
 
 
 def _model(known):

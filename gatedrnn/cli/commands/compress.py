@@ -310,7 +310,8 @@ def _rows(name: str, run: Run, options: Options, path: Any) -> Iterator[dict[str
     if text is None:
         got = "no --data, and the run's own text is gone"
         raise ArgumentError("compress --table", "needs a text", got, "Add --data FILE")
-    hidden = max(run.config.model.hidden_sizes)
+    model = run.config.model
+    hidden = max(*model.hidden_sizes, *getattr(model, "decoder_sizes", ()), 1)
     schemes: dict[str, Scheme | None] = {"original": None}
     if _has_their_gates(run):
         schemes |= published(hidden, run.config.task)

@@ -50,7 +50,7 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
             "translations": [
                 {
                     "text": languages.written(one.ids),
-                    "tokens": languages.target.decode(one.ids),
+                    "tokens": languages.target.readable(languages.target.decode(one.ids)),
                     "score": one.score,
                     "log_probability": one.log_probability,
                     "alignment": one.alignment,

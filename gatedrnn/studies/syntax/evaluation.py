@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from unicodedata import category
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError, DataError
@@ -11,6 +12,9 @@ from gatedrnn.data.penn import penn_words_of_pieces
 from gatedrnn.data.prompt import prompt_ids
 from gatedrnn.models import LanguageModel
 from gatedrnn.studies.syntax.pairs import beginning_log_probabilities, log_probabilities
+
+_SYMBOLS = ("Sc", "Sm", "So")
+"""Categories of Unicode whose signs are words: of currencies, of mathematics, and others such as emoji."""
 
 UNKNOWN = ("skip", "unk")
 METHODS = ("sentence", "prefix")
@@ -109,7 +113,7 @@ def sentence_ids(vocabulary: Vocabulary, text: str, mapping: str = "number") -> 
 
     Words are cut as in the Penn Treebank and looked up as `Vocabulary.encode_foreign` does; punctuation that the vocabulary lacks
     is left out. With `tokenize: none`, what stands between white space and is a word of the vocabulary (in lower case too, with
-    the mapping "number") is not cut, but for a full stop at the end of a known word. Characters and subwords are the
+    a mapping but "exact") is not cut, but for a full stop at the end of a known word. Characters and subwords are the
     vocabulary's own, without white space at the end.
     """
     if vocabulary.cuts_words:
@@ -124,7 +128,7 @@ def words_of_pieces(vocabulary: Vocabulary, text: str, mapping: str = "number") 
     """
 
     def known(word: str) -> bool:
-        return word in vocabulary.ids or (mapping == "number" and word.lower() in vocabulary.ids)
+        return word in vocabulary.ids or (mapping != "exact" and word.lower() in vocabulary.ids)
 
     pieces = text.split()
     groups: list[list[str]] = [[] for _ in pieces]
@@ -168,7 +172,7 @@ def continuation_ids(
 
 def counts(vocabulary: Vocabulary, word: str) -> bool:
     """Whether a word is read: not punctuation that the vocabulary lacks."""
-    return word in vocabulary.ids or any(c.isalnum() for c in word)
+    return word in vocabulary.ids or any(category(c) in _SYMBOLS or c.isalnum() for c in word)
 
 
 def _sentences(encode: Encode, pair: MinimalPair, append: str) -> Ids | None:
