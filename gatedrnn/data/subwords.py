@@ -149,7 +149,7 @@ def _of_bytes(decoder: Any) -> bool:
 
 
 def _letters_of_bytes() -> dict[str, int]:
-    """The alphabet of byte-level BPE (Radford et al. 2019): a byte that can be printed is its letter, others follow from 256 on."""
+    """The alphabet of byte-level BPE (Radford et al. 2019): a byte that can be printed is its letter, others follow from 256."""
     printed = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in printed]
     return {chr(byte): byte for byte in printed} | {chr(256 + k): byte for k, byte in enumerate(others)}

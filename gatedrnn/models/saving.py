@@ -71,9 +71,9 @@ class PretrainedModel(nn.Module):
         """Write both files into `folder`, each atomically, and the vocabulary beside them.
 
         Args: vocabulary: a `Vocabulary` of the model's size, which becomes the model's own [its own, if it has one].
-        Raises: ArgumentError: the vocabulary is of another size, or weights are not those of the configuration, which a reader of the
-            folder would miss: pruned, parametrised or not shared any more. DataError: the folder holds a run, or a vocabulary where the
-            model has none; a file cannot be written. ConfigError: its `config.yaml` cannot be read.
+        Raises: ArgumentError: the vocabulary is of another size, or weights are not those that the configuration makes, such as
+            pruned ones. DataError: the folder holds a run, or a vocabulary where the model has none; a file cannot be written.
+            ConfigError: its `config.yaml` cannot be read.
         """
         kept = self.vocabulary if vocabulary is None else vocabulary
         size = getattr(self.config, "vocabulary_size", None)
