@@ -163,8 +163,11 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         codecs.register_error("as in JSON", _escaped)
         sys.stdout.reconfigure(errors="as in JSON")  # letters that the terminal lacks
-    warnings.formatwarning = _warning
-    code = report_errors(lambda: _dispatch(given))
+    warnings.formatwarning, before = _warning, warnings.formatwarning
+    try:
+        code = report_errors(lambda: _dispatch(given))
+    finally:
+        warnings.formatwarning = before
     if processes() > 1:  # gloo's threads may deadlock or abort while the interpreter ends
         sys.stdout.flush()
         sys.stderr.flush()
@@ -215,14 +218,13 @@ def _escaped(error: Any) -> tuple[str, int]:
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
-def _warning(message: Warning | str, category: type[Warning], file: str, line: int, text: str | None = None) -> str:
-    """A warning of ours in one line, without the line of code that gives it; others as PyTorch and Python write them."""
-    ours = Path(file).is_relative_to(Path(gatedrnn.__file__).parent)
-    return (
-        f"gatedrnn: {str(message).removeprefix('gatedrnn: ')}\n"
-        if ours
-        else _plain(message, category, file, line, text)
-    )
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning that a line of this package gives, in one line; others as Python writes them."""
+    if not Path(filename).is_relative_to(Path(gatedrnn.__file__).parent):
+        return _plain(message, category, filename, lineno, line)
+    return f"gatedrnn: {' '.join(str(message).split()).removeprefix('gatedrnn: ')}\n"
 
 
 def _say(text: str) -> None:
@@ -247,7 +249,9 @@ def _without_imports(arguments: list[str]) -> list[str]:
     left, files, rest = list[str](), list[str](), iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
-        if name == "--import" and (equals or (value := next(rest, ""))):
+        if argument == "--":  # what follows is no option
+            left += [argument, *rest]
+        elif name == "--import" and (equals or (value := next(rest, ""))):
             files.append(value)
         else:
             left.append(argument)

@@ -140,7 +140,7 @@ class LanguageModel(PretrainedModel):
         if targets is not None:
             targets = self._ids("targets", targets)
             check_targets("LanguageModel.targets", targets, tokens, "tokens")
-        hidden, finals, traces = self._hidden(tokens, states, lengths, return_gates or False)
+        hidden, finals, traces = self._hidden(tokens, states, lengths, False if return_gates is None else return_gates)
         dropped, gates = self.output_dropout(hidden), traces if return_gates else None
         if targets is None:
             return LanguageModelOutput(self.decoder(dropped), None, finals, gates, hidden, dropped)

@@ -54,6 +54,8 @@ def test_what_follows_two_dashes_is_a_file_whatever_its_name(work, sentences, mo
     sentences.rename(sentences.with_name("--tokens"))
     assert works("surprisal", work / "run", "--tokens", "--", "--tokens") == expected
     assert works("surprisal", "--tokens", "--", work / "run", "--tokens") == expected
+    sentences.with_name("--tokens").rename("--import=x.py")
+    assert works("surprisal", "--tokens", "--", work / "run", "--import=x.py") == expected
 
 
 @pytest.mark.parametrize(("carried", "state"), [([], "reset"), (["--carried"], "carried")])

@@ -85,8 +85,12 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(config, capsys):
     assert [path.name for path in (config.parent / "out").iterdir()] == ["mine.txt"]
 
 
-def test_options_that_no_layer_can_have_are_refused_before_a_trial_runs(config, capsys):
-    config.write_text("model: {cell: onlstm, embedding_size: 8, hidden_sizes: [8], options: {chunk_size: 1}}")
+@pytest.mark.parametrize("translation", [False, True])
+def test_options_that_no_layer_can_have_are_refused_before_a_trial_runs(translation, config, capsys):
+    head, sizes = ("task: translation\n", "[24], decoder_sizes: [8]") if translation else ("", "[8]")
+    config.write_text(
+        f"{head}model: {{cell: onlstm, embedding_size: 8, hidden_sizes: {sizes}, options: {{chunk_size: 1}}}}"
+    )
     assert main(sweep(config, "model.options.chunk_size=2,3")) == 1
     assert "ONLSTM.chunk_size: must divide hidden_size; got hidden_size=8, chunk_size=3" in capsys.readouterr().err
     assert not (config.parent / "out").exists()

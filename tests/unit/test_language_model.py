@@ -12,6 +12,7 @@ from gatedrnn import CELLS, ArgumentError, CheckpointError, GatedRNNError, Gates
 from gatedrnn.core.checksums import accept
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate
+from gatedrnn.models.saving import PretrainedModel
 from gatedrnn.weights.compressed import CompressedWeight
 from gatedrnn.weights.forms import Block
 
@@ -224,15 +225,37 @@ def test_weights_that_reading_would_miss_are_not_written(tmp_path, way):
     assert torch.equal(LanguageModel.from_pretrained(tmp_path / "run")(TOKENS).logits, model.eval()(TOKENS).logits)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_weights_that_are_assigned_stay_tied(whole):
+@pytest.mark.parametrize("left_out", [None, "decoder.weight", "embedding.weight"])
+def test_weights_that_are_assigned_stay_tied(left_out):
     model = make(tied=True)
     with torch.device("meta"):
         other = LanguageModel(model.config)
-    state = model.state_dict() if whole else model.own_state_dict()
-    other.load_state_dict({name: value.clone() for name, value in state.items()}, strict=whole, assign=True)
+    state = {name: value.clone() for name, value in model.state_dict().items() if name != left_out}
+    other.load_state_dict(state, strict=left_out is None, assign=True)
     assert other.decoder.weight is other.embedding.weight
     assert torch.equal(other.eval()(TOKENS).logits, model.eval()(TOKENS).logits)
+
+
+class OfNumbers(PretrainedModel):
+    """A model of one's own, which cannot be built without numbers."""
+
+    kind = LanguageModelConfig
+
+    def __init__(self, config, backend):
+        super().__init__()
+        self.config = config
+        self.weight = torch.nn.Parameter(torch.full((2,), float(torch.tensor(1.5))))
+
+
+def test_a_model_of_one_s_own_is_saved(tmp_path):
+    OfNumbers(make().config, "auto").save_pretrained(tmp_path)
+    assert OfNumbers.from_pretrained(tmp_path).weight.tolist() == [1.5, 1.5]
+
+
+def test_no_gate_is_no_choice():
+    with pytest.raises(ArgumentError, match=r"return_gates: must be True, False or a tuple of gate names; got \[\]"):
+        make()(TOKENS, return_gates=[])
+    assert make()(TOKENS, return_gates=None).gates is None
 
 
 def test_save_and_load_keeps_gates_and_options(tmp_path):

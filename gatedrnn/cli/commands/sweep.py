@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gatedrnn.cells import CELLS
 from gatedrnn.cells.own import imported_files
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
@@ -19,6 +18,7 @@ from gatedrnn.core.config import from_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError, DataError
 from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
 from gatedrnn.data.text import rereadable
+from gatedrnn.layers import Recurrent
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
 from gatedrnn.studies.sweep.running import Job, cores, run_jobs
@@ -273,8 +273,9 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
         task: Any = TASKS[config.task]
         if not begun:
             check_read(task, config.training)
-            for size in getattr(config.model, "hidden_sizes", ()):  # raises what a layer of such options would
-                CELLS[config.model.cell].make_spec(size, **config.model.options)
+            model: Any = config.model
+            for size in (*getattr(model, "hidden_sizes", ()), *getattr(model, "decoder_sizes", ())):
+                Recurrent(model.cell, 1, size, device="meta", **model.options)  # raises what the model's layer would
         tasks.add(config.task)
         read = data or config.data.folder
         files |= {each for each in (read, getattr(config.data, "tokenizer", None)) if each is not None}
