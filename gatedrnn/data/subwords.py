@@ -46,7 +46,8 @@ class Subwords:
         if not theirs or len(set(theirs.values())) != len(theirs):
             got = f"{len(theirs)} tokens with {len(set(theirs.values()))} ids"
             raise DataError(owner, "must give each of its tokens an id of its own", got, "Is it a tokenizer.json?")
-        other = _unknown_ids(json.loads(self.settings)["model"], theirs)
+        settings = json.loads(self.settings)
+        self.of_bytes, other = _of_bytes(settings["decoder"]), _unknown_ids(settings["model"], theirs)
         ours = {token: i for token, i in theirs.items() if i not in other and token not in (EOS, *unknown)}
         self.words = [UNK, EOS, *sorted(ours, key=lambda token: ours[token])]
         self.table = np.zeros(max(theirs.values()) + 1, np.int32)
@@ -108,9 +109,7 @@ class Subwords:
 
     def readable(self, tokens: Iterable[str]) -> list[str]:
         """Tokens as people read them: those of bytes as their text, with ▁ for a space and \\xNN for a part of a letter."""
-        if not _of_bytes(json.loads(self.settings)["decoder"]):
-            return [*tokens]
-        return [_text_of_bytes(token) for token in tokens]
+        return [_text_of_bytes(token) if self.of_bytes else token for token in tokens]
 
     def join(self, tokens: Sequence[str]) -> str:
         """The text that these subwords make, by the tokenizer's decoder."""
