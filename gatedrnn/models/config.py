@@ -28,6 +28,11 @@ class CellSection:
     advised: ClassVar[bool] = True
     """Whether options of the cell have its defaults for language models, not those of its layer."""
 
+    @property
+    def sizes(self: Any) -> tuple[int, ...]:
+        """Hidden units of every layer."""
+        return self.hidden_sizes
+
     def _check(self: Any) -> None:
         """Fill in the cell's options. Raises: ArgumentError: a value is out of range or is not read by the cell."""
         if self.cell not in CELLS:
@@ -290,6 +295,11 @@ class TranslationConfig(CellSection):
             positive_int("model.decoder_sizes", size)
         if self.target_size is not None:
             positive_int("model.target_size", self.target_size)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Hidden units of every layer, of the encoder and of the decoder."""
+        return *self.hidden_sizes, *self.decoder_sizes
 
 
 def required(config: Any, name: str, advice: str = "Give the vocabulary's length") -> int:

@@ -81,7 +81,7 @@ class LanguageModel(PretrainedModel):
         draw_weights(self.embedding)
         if config.tied:
             nn.init.zeros_(self.decoder.bias)
-            self.decoder.weight = self.embedding.weight
+            self.tie_weights()
         else:
             draw_weights(self.decoder)
 

@@ -90,8 +90,6 @@ class TranslationModel(PretrainedModel):
         E, M, first = config.embedding_size, self.encoder.output_size, config.decoder_sizes[0]
         self.embedding = nn.Embedding(target_size, E)
         nn.init.normal_(self.embedding.weight, std=WIDE)
-        if config.shared_embedding:
-            self.embedding.weight = self.encoder.embedding.weight
         self.embedding_dropout = EmbeddingDropout(config.embedding_dropout)
         self.input_dropout = LockedDropout(config.input_dropout)
         self.hidden_dropout = LockedDropout(config.hidden_dropout)
@@ -108,8 +106,7 @@ class TranslationModel(PretrainedModel):
         self.output_dropout = nn.Dropout(config.output_dropout)
         self.decoder = nn.Linear(E, target_size)
         nn.init.zeros_(self.decoder.bias)
-        if config.tied:
-            self.decoder.weight = self.embedding.weight
+        self.tie_weights()
 
     @property
     def shared(self) -> dict[str, str]:

@@ -310,11 +310,9 @@ def _rows(name: str, run: Run, options: Options, path: Any) -> Iterator[dict[str
     if text is None:
         got = "no --data, and the run's own text is gone"
         raise ArgumentError("compress --table", "needs a text", got, "Add --data FILE")
-    model = run.config.model
-    hidden = max(*model.hidden_sizes, *getattr(model, "decoder_sizes", ()), 1)
     schemes: dict[str, Scheme | None] = {"original": None}
     if _has_their_gates(run):
-        schemes |= published(hidden, run.config.task)
+        schemes |= published(max(run.config.model.sizes), run.config.task)
     else:
         told = "round, clip and SVD are left out: they change input and forget gates, which its cell does not have"
         print(f"gatedrnn: {run.folder}: {told}", file=sys.stderr)

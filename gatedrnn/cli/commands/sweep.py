@@ -19,6 +19,7 @@ from gatedrnn.core.errors import ArgumentError, ConfigError, DataError
 from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
 from gatedrnn.data.text import rereadable
 from gatedrnn.layers import Recurrent
+from gatedrnn.models.config import CellSection
 from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
 from gatedrnn.studies.sweep.running import Job, cores, run_jobs
@@ -273,9 +274,7 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
         task: Any = TASKS[config.task]
         if not begun:
             check_read(task, config.training)
-            model: Any = config.model
-            for size in (*getattr(model, "hidden_sizes", ()), *getattr(model, "decoder_sizes", ())):
-                Recurrent(model.cell, 1, size, device="meta", **model.options)  # raises what the model's layer would
+            _check_layers(config.model)
         tasks.add(config.task)
         read = data or config.data.folder
         files |= {each for each in (read, getattr(config.data, "tokenizer", None)) if each is not None}
@@ -290,6 +289,12 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
     if not begun:
         _check_there(files)
     return TASKS[tasks.pop()].measure, files
+
+
+def _check_layers(model: Any) -> None:
+    """Raises: ArgumentError: as a layer of the model, if it has any, whose cell refuses an option."""
+    for size in model.sizes if isinstance(model, CellSection) else ():
+        Recurrent(model.cell, 1, size, device="meta", **model.options)
 
 
 def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
