@@ -27,7 +27,7 @@ from harness import (
     norm_error,
     same_bits,
 )  # fmt: skip
-from torch.func import functional_call
+from torch.func import functional_call, jvp
 
 from gatedrnn import Gates, Recurrent
 from gatedrnn.cells import CELLS
@@ -305,6 +305,16 @@ def test_compiled_as_one_graph(variant):
         found.append((output.detach(), *torch.autograd.grad(output.square().sum(), [given, *layer.parameters()])))
     for ours, expected in zip(*found, strict=True):
         assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_transforms_within_a_compiled_function_are_refused(backend):
+    layer = build("lstm")
+    x, _ = inputs_for(layer, T, B)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: jvp(lambda x: layer(x)[0], (x,), (x,))[1], backend=backend)
+    with pytest.raises(Exception, match="a function transform or forward-mode differentiation is active"):
+        compiled(x)
 
 
 def test_exported_with_its_operator():

@@ -5,6 +5,8 @@ import importlib.util
 import subprocess
 import sys
 import types
+from collections import namedtuple
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,19 @@ def test_a_profile_is_seen(module, public):
     with torch.profiler.profile():
         assert module.profiled()
     assert module.profiled() == (module is public)
+
+
+def test_graphs_that_return_a_named_tuple_are_saved_or_refused(module, public, tmp_path):
+    kind = namedtuple("Two" if module is public else "One", ["value"])
+    module.register_namedtuple(kind, serialized_type_name=f"tests.{kind.__name__}")
+
+    class Wrapped(torch.nn.Module):
+        def forward(self, x):
+            return kind(x + 1)
+
+    program = torch.export.export(Wrapped(), (torch.ones(2),))
+    with pytest.raises(NotImplementedError) if module is public else nullcontext():
+        torch.export.save(program, tmp_path / "a.pt2")
 
 
 def test_transforms_are_seen(module):
