@@ -274,7 +274,8 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
         task: Any = TASKS[config.task]
         if not begun:
             check_read(task, config.training)
-            _check_layers(config.model)
+            if isinstance(config.model, CellSection):
+                _check_layers(config.model)
         tasks.add(config.task)
         read = data or config.data.folder
         files |= {each for each in (read, getattr(config.data, "tokenizer", None)) if each is not None}
@@ -292,8 +293,8 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
 
 
 def _check_layers(model: Any) -> None:
-    """Raises: ArgumentError: as a layer of the model, if it has any, whose cell refuses an option."""
-    for size in model.sizes if isinstance(model, CellSection) else ():
+    """Raises: ArgumentError: as a layer of the model whose cell refuses an option."""
+    for size in model.sizes:
         Recurrent(model.cell, 1, size, device="meta", **model.options)
 
 
