@@ -378,6 +378,13 @@ def test_bits_add_up_to_evaluate_also_for_odd_lines(tmp_path, level, carried, em
     assert bits == pytest.approx(found.tokens * found.loss_nats / math.log(2), rel=1e-9)
 
 
+def test_tokens_of_bytes_are_readable_beside_their_surprisal():
+    model, vocabulary = of_level("subword")
+    for tokens in (False, True):
+        (record,) = surprisal_records(model, vocabulary, align_lines(vocabulary, ["the old pilot"]), tokens=tokens)
+        assert "".join(piece for each in record["tokens"] for piece in each).lstrip("▁") == "the▁old▁pilot<eos>"
+
+
 # ---------------------------------------------------------------- sampling
 
 

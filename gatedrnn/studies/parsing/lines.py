@@ -45,7 +45,7 @@ def surprisal_records(
     layer: Layer | None = None,
     gate: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A record a line, as `surprisal --json` prints it, in constant memory for any number of lines.
+    """A record a line, as `surprisal --json` prints it, in constant memory for any number of lines; its tokens are readable.
 
     Args:
         carried: carry the state on, instead of a fresh one for each line and after each `<eos>` inside a line, which ends a
@@ -66,7 +66,7 @@ def surprisal_records(
             "surprisal_bits": values,
             "unknown": [vocabulary.ids[UNK] in vocabulary.encode(each) for each in pieces],
             "word_index": indices,
-            "tokens": pieces,
+            "tokens": [vocabulary.readable(each) for each in pieces],
             "distances": where,
             "state": "carried" if carried else "reset",
         }
