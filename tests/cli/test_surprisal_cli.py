@@ -107,12 +107,13 @@ def test_a_word_has_the_bits_of_its_tokens_and_the_distance_of_the_first(levels,
     for options, distances in ((["--layer", 1], means[0]), ([], means[1]), (["--layer", "mean"], sum(means) / 2)):
         *rows, end = rows_of(levels / level, tmp_path / "a.txt", *options)
         for row, word, first, last in zip(rows, words, firsts, firsts[1:], strict=False):
-            assert (row["word"], row["token"], row["known"]) == (word, " ".join(tokens[first:last]), "1")
+            shown = " ".join(run.vocabulary.readable(tokens[first:last]))
+            assert (row["word"], row["token"], row["known"]) == (word, shown, "1")
             assert float(row["surprisal_bits"]) == pytest.approx(sum(bits[first:last]), abs=2e-5)
             assert float(row["distance"]) == pytest.approx(float(distances[first]), abs=2e-6)
         assert (len(rows), end["word"], end["token"], end["distance"]) == (4, "<eos>", "<eos>", "")
         *rows, _ = rows_of(levels / level, tmp_path / "a.txt", "--tokens", *options)
-        assert [row["token"] for row in rows] == tokens
+        assert [row["token"] for row in rows] == run.vocabulary.readable(tokens)
         owners = [
             word for word, first, last in zip(words, firsts, firsts[1:], strict=False) for _ in range(first, last)
         ]
