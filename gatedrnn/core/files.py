@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import yaml
 import yaml.constructor
 
-from gatedrnn.core.errors import ConfigError, DataError
+from gatedrnn.core.errors import CheckpointError, ConfigError, DataError
 
 ROOM = "Free some space, or choose another folder"
 
@@ -253,6 +253,14 @@ def read_yaml(path: Path) -> Any:
         place = f":{mark.line + 1}" if mark else ""
         got = getattr(error, "problem", None) or "a syntax error"
         raise ConfigError(f"{path}{place}", "must be YAML", got, "Fix this line") from error
+
+
+def check_readable(path: Path) -> None:
+    """Raises CheckpointError with the system's reason if the file cannot be opened, which is no damage."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise CheckpointError(str(path), "must be a readable file", error.strerror, "Check its permissions") from error
 
 
 def yaml_text(values: Any) -> str:

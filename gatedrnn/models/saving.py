@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.core.files import read_yaml, yaml_text
+from gatedrnn.core.files import check_readable, read_yaml, yaml_text
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"
@@ -244,11 +244,12 @@ def read_weights(path: Path, model: PretrainedModel, prefix: str = "") -> dict[s
     """The weights of `model`, by name, in a file that `save_weights` wrote.
 
     Args: prefix: what its names begin with.
-    Raises: CheckpointError: it is damaged, or has other names or shapes than the model.
+    Raises: CheckpointError: it cannot be read, is damaged, or has other names or shapes than the model.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    check_readable(path)
     try:
         saved = {name.removeprefix(prefix): value for name, value in load_file(path).items()}
     except (SafetensorError, OSError, ValueError) as error:

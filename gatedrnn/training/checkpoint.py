@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.core.errors import CheckpointError
-from gatedrnn.core.files import to_json, write_with
+from gatedrnn.core.files import check_readable, to_json, write_with
 from gatedrnn.training.run import CHECKPOINT_FOLDER, METRICS_FILE, checkpoints, read_metrics
 
 _CHECK, _VERSION = "checksum", {"version": "2"}
@@ -39,11 +39,12 @@ def save(run: Path, step: int, tensors: dict[str, Tensor], values: dict[str, Any
 def load(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and values of the newest checkpoint that is whole; None where there is none at all.
 
-    Raises: CheckpointError: there are some, and none is whole.
+    Raises: CheckpointError: there are some, and none is whole, or one cannot be read.
     """
     files = checkpoints(run)
     reason = ""
     for path in files:
+        check_readable(path)
         try:
             return _read(path)
         except CheckpointError as error:

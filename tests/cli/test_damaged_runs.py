@@ -1,10 +1,12 @@
 """Whatever happens to the files of a run: damage is named, and nothing trained is ever overwritten."""
 
+import errno
 import io
 import json
 import shutil
 import signal
 from itertools import chain, combinations
+from pathlib import Path
 
 import pytest
 import yaml
@@ -314,6 +316,21 @@ def test_a_compression_that_fails_removes_its_own_files_alone(overflowing, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_weights_and_checkpoints_that_may_not_be_read_are_not_called_damaged(run, monkeypatch):
+    def refuse(path, *_, **__):
+        if path.suffix == ".safetensors":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *_, **__)
+
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", refuse)
+    told = "safetensors: must be a readable file; got Permission denied. Check its permissions."
+    assert f"model.{told}" in fails("evaluate", run)
+    monkeypatch.setattr("gatedrnn.training.loop.check_begun", lambda _: True)  # which reads the weights before
+    monkeypatch.setattr("gatedrnn.cli.commands.train.check_begun", lambda _: True)
+    assert told in fails("train", "--out", run, "--resume", *MORE)
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_again(run, place, monkeypatch):
     class Killed(BaseException):
         pass
@@ -338,6 +355,21 @@ class KilledError(BaseException):
 
 def kill(*_, **__):
     raise KilledError
+
+
+def test_training_on_that_was_killed_at_its_first_step_is_never_trained_anew(run, monkeypatch):
+    """`train --resume` would draw new weights and leave the rank."""
+    out = run.parent / "out"
+    retrain = ("compress", run, "--method", "svd", "--rank", 2, "--retrain", 1, "--out", out)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(Loop, "_step", kill)
+        call(*retrain)
+    before = trained(out)
+    assert "must project the weights as at the start of the run" in fails("train", "--out", out, "--resume")
+    assert trained(out) == before
+    works(*retrain, "--resume")
+    works(*retrain[:-1], run.parent / "whole")
+    assert trained(out) == trained(run.parent / "whole") != before
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -139,6 +139,19 @@ def test_a_training_that_a_killed_sweep_left_is_no_failure(config, monkeypatch, 
     assert main(given) == 130 and started == [["round-1/trial-1", "round-1/trial-2"]] * 2
 
 
+def test_a_trial_that_a_killed_sweep_began_at_the_same_moment_is_no_failure(config, monkeypatch, capsys):
+    """Neither has written anything when the other looks, and one of them finds the folder held."""
+
+    def losing(jobs, processes, ended):
+        with locked(config.parent / "out" / jobs[0].name):
+            ended(jobs[0], 1)
+
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", losing)
+    assert main(sweep(config, "training.seed=1,2")) == 1
+    assert "round-1/trial-1: must not be in training already" in capsys.readouterr().err
+    assert json.loads((config.parent / "out" / "sweep.json").read_text())["results"] == {}
+
+
 def test_a_trial_that_is_killed_is_continued_once(config, monkeypatch, capsys):
     started = []
 
@@ -147,18 +160,19 @@ def test_a_trial_that_is_killed_is_continued_once(config, monkeypatch, capsys):
         waiting = [*jobs]
         while waiting:
             job = waiting.pop(0)
-            started.append((job.name, "--resume" in job.arguments))
+            started.append(job.name)
+            assert "--resume" in job.arguments
             run = config.parent / "out" / job.name
             run.mkdir(exist_ok=True)
             (run / "config.yaml").touch()
             (run / "metrics.jsonl").write_text('{"valid_perplexity": 7.5}')
-            again = ended(job, 0 if job.name.endswith("1") and started[-1][1] else -9)
+            again = ended(job, 0 if job.name.endswith("1") and started.count(job.name) == 2 else -9)
             waiting[:0] = [again] if again else []
 
     monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", killing)
     monkeypatch.setattr("gatedrnn.cli.commands.sweep._Sweep.draw", lambda sweep, path: path.touch())
     assert main(sweep(config, "training.seed=1,2")) == 0
-    assert started == [(f"round-1/trial-{n}", again) for n in (1, 2) for again in (False, True)]
+    assert started == [f"round-1/trial-{n}" for n in (1, 1, 2, 2)]
     results = json.loads((config.parent / "out" / "sweep.json").read_text())["results"]
     assert {name: each["score"] for name, each in results.items()} == {"round-1/trial-1": 7.5, "round-1/trial-2": None}
     error = capsys.readouterr().err

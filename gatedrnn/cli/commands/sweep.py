@@ -20,7 +20,6 @@ from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, y
 from gatedrnn.data.text import rereadable
 from gatedrnn.layers import Recurrent
 from gatedrnn.models.config import CellSection
-from gatedrnn.models.saving import CONFIG_FILE
 from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
 from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
@@ -120,10 +119,8 @@ class _Sweep:
         folder.mkdir(exist_ok=True)
         left = [n for n in chosen if f"round-{number}/trial-{n}" not in self.results]
         _check_there(self.files if left else ())
-        for run in (folder / f"trial-{n}" for n in left):
-            if (run / CHECKPOINT_FOLDER).exists():
-                with locked(run):  # raises if a sweep that was killed left a training that goes on
-                    pass
+        for n in left:
+            _check_not_live(folder / f"trial-{n}")
         jobs = [self._job(folder, n, plan) for n in left]
         done, killed = len(chosen) - len(jobs), set[str]()
 
@@ -137,6 +134,8 @@ class _Sweep:
                 told = f"killed by signal {-code}, and continued once"
                 print(f"round {number} of {of}: {self.trials[n].label}: {told}", file=sys.stderr)
                 return self._job(folder, n, plan)
+            if code:
+                _check_not_live(run)  # if it failed because of that, it has no result yet
             done += 1
             score = self._score(run) if code == 0 else None
             self.results[job.name] = {"round": number, "trial": n, "minutes": plan.minutes, "score": score}
@@ -151,11 +150,10 @@ class _Sweep:
     def _job(self, folder: Path, number: int, plan: Round) -> Job:
         name = f"{folder.name}/trial-{number}"
         run, training = self.out / name, ["--training.minutes", repr(plan.minutes)]
-        resume = ["--resume"] if (run / CONFIG_FILE).exists() else []
         data = [] if self.settings["data"] is None else ["--data", self.settings["data"]]
         known = [part for file in imported_files() for part in ("--import", str(file))]
         given = [*known, "--config", str(self.out / f"trial-{number}.yaml"), *data, *training]
-        return Job(name, ["train", *given, "--out", str(run), *resume], folder / f"trial-{number}.log")
+        return Job(name, ["train", *given, "--out", str(run), "--resume"], folder / f"trial-{number}.log")
 
     def _score(self, run: Path) -> float | None:
         values = [line[f"valid_{self.measure}"] for line in read_metrics(run)]
@@ -190,6 +188,13 @@ class _Sweep:
             points = [(line["seconds"] / 60, line[f"valid_{self.measure}"]) for line in metrics]
             lines.append((self.trials[each["trial"]].label, each["trial"], each["round"] == last, points))
         save(curves(lines, f"validation {self.measure}", not self.higher), path, "png")
+
+
+def _check_not_live(run: Path) -> None:
+    """Raises DataError if a sweep that was killed left a training that goes on."""
+    if (run / CHECKPOINT_FOLDER).exists():
+        with locked(run):
+            pass
 
 
 def _config(file: str, given: Any, trial: Trial) -> str:
