@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -28,7 +29,9 @@ from harness import (
     spied,
 )  # fmt: skip
 from torch.autograd import forward_ad
+from torch.export import Dim
 from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
 
 from gatedrnn import Gates
 from gatedrnn.core.errors import BackendError
@@ -93,6 +96,21 @@ def test_compiled_layer_equals_eager(variant):
         gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
         found.append({"output": output.detach(), "x": given.grad, **gradients})
     equal(found[1], found[0], 1e-6)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler, which AOTInductor calls")
+def test_a_package_of_aotinductor_takes_other_sizes_and_lengths(tmp_path):
+    layer, B, T = make("gru-after", D, 16, dtype=torch.float32), Dim("B", min=2, max=64), Dim("T", min=2, max=64)
+    sizes = {"input": {0: T, 1: B}, "lengths": {0: B}}
+    given = {"input": torch.randn(5, 3, D), "lengths": torch.tensor([3, 5, 1])}
+    program = torch.export.export(layer, (), given, dynamic_shapes=sizes)
+    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+    given = {"input": torch.randn(9, 4, D), "lengths": torch.tensor([9, 1, 4, 2])}
+    found = tree_leaves(torch._inductor.aoti_load_package(path)(**given))
+    with torch.no_grad():
+        expected = tree_leaves(layer(**given))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_compiled_training_layer_draws_its_noise():

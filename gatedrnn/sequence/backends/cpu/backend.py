@@ -159,10 +159,10 @@ def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int], list[float]]:
+def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int] | None, list[float] | None]:
     """Seed, columns of each block, probability and scale, as the operator takes them."""
     if draw is None:
-        return None, [], []
+        return None, None, None
     edges = []
     for first, last in draw.blocks:
         start = (first - plan.shift) % plan.columns_x

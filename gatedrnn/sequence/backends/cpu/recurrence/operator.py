@@ -46,8 +46,9 @@ def _kind(products: str, dtype: torch.dtype, target: Target, read: bool = False)
 
 def forward(
     x_TBD: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_G: Tensor, scale_G: Tensor | None, extra: Tensor | None,
-    h0_BH: Tensor, c0_BH: Tensor | None, noise_TBR: Tensor | None, seed: Tensor | None, blocks: Ints, chance: Floats,
-    lengths_B: Tensor | None, plan: str, reverse: bool, products: str, keep: bool = True,
+    h0_BH: Tensor, c0_BH: Tensor | None, noise_TBR: Tensor | None, seed: Tensor | None,
+    blocks: Ints | None, chance: Floats | None, lengths_B: Tensor | None, plan: str, reverse: bool, products: str,
+    keep: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """A cell over a batch of sequences.
 
@@ -59,7 +60,8 @@ def forward(
         extra: all extras that are vectors side by side, scaled.
         h0_BH, c0_BH: initial h [B, H] and what else is kept [B, S·H], S further states and left factors inside the step.
         noise_TBR: ε / τ, in the kernel's columns.
-        seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ.
+        seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ. None of them
+            for no such noise: an AOTInductor package takes an empty list for None.
         lengths_B: int64 in 1 … T, any order; None where every sequence has all T steps.
         plan: `Plan.text()`.
         products: "float", as x is; "bf16", where sums and everything else are float32; "split", nearly float32 (`split`), where
@@ -85,7 +87,7 @@ def forward(
     if noise_TBR is not None:
         values["noise"], values["noisy"] = tokens.packed(noise_TBR), 1
     if seed is not None:
-        values |= draw_values(seed, blocks, chance, dtype)
+        values |= draw_values(seed, blocks or [], chance or [], dtype)
     if extra is not None:
         values["extra"] = extra.contiguous()
     if c0_BH is not None:
@@ -168,7 +170,7 @@ def _trusted(
 def _checked(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`forward`, of tensors that no backend has looked at: a graph that was traced or exported brings its own."""
     x, W, U, bias, scale, extra, h0, c0, noise, *rest = arguments
-    seed, blocks, chance, _, plan, *_ = rest
+    seed, blocks, chance, plan = rest[0], rest[1] or [], rest[2] or [], rest[4]
     (T, B, D), p = x.shape, Plan.of(plan)
     dtype = real("recurrence.input", x)
     x = trusted("recurrence.input", x, dtype, (T, B, D))
