@@ -60,7 +60,7 @@ def forward(
         extra: all extras that are vectors side by side, scaled.
         h0_BH, c0_BH: initial h [B, H] and what else is kept [B, S·H], S further states and left factors inside the step.
         noise_TBR: ε / τ, in the kernel's columns.
-        seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ. None of them
+        seed, blocks, chance: of noise to be drawn here: int64 [1]; first and last + 1 columns; probability and 1 / τ. All None
             for no such noise: an AOTInductor package takes an empty list for None.
         lengths_B: int64 in 1 … T, any order; None where every sequence has all T steps.
         plan: `Plan.text()`.
