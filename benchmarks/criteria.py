@@ -79,6 +79,8 @@ def main() -> None:
     parser.add_argument("--text", required=True, help="raw text, a sentence a line")
     parser.add_argument("--lines", type=int, default=1000, help="lines of the text that are read")
     asked = parser.parse_args()
+    if len(asked.runs) < 3:
+        parser.error(f"RUN: must be three or more, whose ranks are compared; got {len(asked.runs)}")
     gold = [gold_tree(tree, "ptb") for tree in read_treebank(asked.treebank)]
     with Path(asked.text).open(encoding="utf-8") as file:
         text = [line.split() for line in islice(file, asked.lines) if len(line.split()) > 1]

@@ -19,6 +19,7 @@ from gatedrnn.data.ragged import within
 from gatedrnn.models import generate
 from gatedrnn.models.finite import finite
 from gatedrnn.models.surprisal import evaluating, token_losses
+from gatedrnn.studies.parsing.lines import align_lines
 from gatedrnn.studies.syntax import continuation_ids, sentence_ids
 from gatedrnn.training.run import load_run
 
@@ -57,11 +58,10 @@ class Scorer:
         return likelihoods(self.run.model, pairs, self.eos)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """log P in nats of whole texts, a sentence a line."""
-        vocabulary = self.run.vocabulary
-        lines = [[line for line in request.args[0].split("\n") if line.strip()] for request in requests]
-        tokens = [[vocabulary.encode(vocabulary.tokens(line)) for line in text] for text in lines]
-        texts = [[i for ids in text if ids for i in (*ids, self.eos)] for text in tokens]
+        """log P in nats of whole texts, a sentence a line, as `evaluate` reads them."""
+        how = {"empty_lines": self.run.config.data.empty_lines}
+        lines = [align_lines(self.run.vocabulary, _lines(request.args[0]), **how) for request in requests]
+        texts = [[i for line in text for i in (*line.ids, self.eos)] for text in lines]
         found = token_losses(self.run.model, [text for text in texts if text], self.eos)
         return [-float(next(found).sum()) if text else 0.0 for text in texts]  # a text without a token is certain
 
@@ -93,6 +93,11 @@ class Scorer:
             if any(stop in text for stop in stops):
                 return min((text.split(stop)[0] for stop in stops), key=len)
         return vocabulary.text(words)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines of a text as of a file."""
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def register() -> None:

@@ -1,5 +1,6 @@
 """Files: atomic writing (the old one or the new one, never half of it), and YAML read safely."""
 
+import errno
 import json
 import os
 import re
@@ -46,15 +47,19 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
 
 @contextmanager
 def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
-    """Where `path`, a file or a `folder`, is written before it is moved into its place; nothing is left there afterwards."""
-    parent, missing, done = path.parent.absolute(), list[Path](), False
+    """Where `path`, a file or a `folder`, is written before it is moved into its place; nothing is left there afterwards.
+
+    A folder that is there has it inside: what is beside it may be another disk, or be closed to us.
+    """
+    parent = path.absolute() if folder and path.is_dir() else path.parent.absolute()
+    missing, done = list[Path](), False
     try:
         missing = [each for each in (parent, *parent.parents) if not each.exists()]
         parent.mkdir(parents=True, exist_ok=True)
         if folder or parent not in _SWEPT:
             remove_stale(parent)
             _SWEPT.add(parent)
-        place, descriptor = _place(path)
+        place, descriptor = _place(parent, path.name)
     except OSError as error:
         _remove_empty(missing)
         raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
@@ -67,8 +72,7 @@ def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
         if folder and _taken(path):
             got = "files of another"
             raise DataError(str(path), "must stay empty meanwhile", got, "Choose another --out") from error
-        advice = "Remove it, or choose another folder" if path.is_dir() else ROOM
-        raise DataError(str(path), "must be writable", got, advice) from error
+        raise DataError(str(path), "must be writable", got, ROOM) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(descriptor)
@@ -94,26 +98,30 @@ def _refusal(error: Exception) -> str | None:
 def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
     """Let `fill` write files into a temporary folder, then move it to `path`, where nothing, or an empty folder, may be.
 
+    An empty folder stays the one it is, with its owner and mode; the files are moved into it.
+
     Raises: DataError: something is there, it cannot be written, or the disk is full; nothing is there then that was not before.
     """
-    path = path.resolve() if path.is_symlink() else path  # the folder behind it is filled
+    path = path.resolve() if path.is_symlink() or not path.name else path  # the folder behind it is filled
     if _taken(path):
         raise DataError(str(path), "must be a new or empty folder", "one with files", "Choose another --out")
-    if path.resolve() == Path.cwd():
-        raise DataError(str(path), "must be a new or empty folder", "the current one", "Choose another --out")
     with _beside(path, folder=True) as temporary:
         temporary.mkdir()
         mode = stat.S_IMODE(temporary.stat().st_mode)
         fill(temporary)
         temporary.chmod(mode)
-        if path.exists():
-            path.rmdir()
-        temporary.replace(path)
+        if temporary.parent.parent != path.absolute():
+            temporary.replace(path)
+            return
+        if _taken(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        for made in temporary.iterdir():
+            made.replace(path / made.name)
 
 
 def _taken(path: Path) -> bool:
-    """Whether something is there that is no empty folder."""
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+    """Whether something is there that is no empty folder; what a writer fills, or left when it was killed, is nothing."""
+    return path.exists() and (not path.is_dir() or any(not each.name.endswith(_WRITING) for each in path.iterdir()))
 
 
 def remove_stale(folder: Path) -> None:
@@ -128,10 +136,10 @@ def remove_stale(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def _place(path: Path) -> tuple[Path, int]:
-    """A folder beside `path` for its temporary file, and those of the library that writes it; the descriptor that locks it."""
+def _place(parent: Path, name: str) -> tuple[Path, int]:
+    """A folder in `parent` for the temporary file `name`, and those of the library that writes it; the descriptor of its lock."""
     while True:
-        place = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_WRITING))
+        place = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}.", suffix=_WRITING))
         with suppress(FileNotFoundError):  # removed by another process, before it was locked
             descriptor = os.open(place, os.O_RDONLY)
             with suppress(OSError):  # held by that process, or a file system without locks

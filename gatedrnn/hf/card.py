@@ -32,8 +32,8 @@ pip install 'gatedrnn-{version}-py3-none-any.whl[hf]'
 import gatedrnn.hf  # so that transformers knows the model; or pass trust_remote_code=True
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = AutoModelForCausalLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained({name!r})
+model = AutoModelForCausalLM.from_pretrained({name!r})
 print(pipeline("text-generation", model=model, tokenizer=tokenizer)({prompt!r}, max_new_tokens=20))
 ```
 

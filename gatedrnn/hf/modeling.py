@@ -45,6 +45,10 @@ class GatedRNNOutput(ModelOutput):
     cache_params: RecurrentState | None = None
     hidden_states: tuple[Tensor, ...] | None = None
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """An entry; the state also by the other name, by which `generate(guidance_scale=…)` asks for it."""
+        return super().get("cache_params" if key == "past_key_values" else key, default)
+
 
 class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
     """A `LanguageModel`; `model` is it. A text begins with `<eos>`, as the tokenizer writes it."""
@@ -142,8 +146,8 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
             past_key_values: another name of `cache_params`.
             kwargs: `num_items_in_batch` and `shift_labels`, see `_loss`.
 
-        Raises: ArgumentError: no ids, an id that is neither a token's nor the padding's, a mask of other rows or fewer columns,
-            another kind of cache, embeddings or attention weights asked for.
+        Raises: ArgumentError: no ids, others than integers [B, T], an id that is neither a token's nor the padding's, a mask of
+            other rows or fewer columns, another kind of cache, embeddings or attention weights asked for.
         """
         ids = self._ids(input_ids, kwargs)
         state, there = given_state(cache_params, past_key_values), _there(attention_mask, ids)
@@ -173,6 +177,14 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         if input_ids is None or embedded:
             got = "inputs_embeds" if embedded else None
             raise ArgumentError(f"{owner}.input_ids", "must be given", got, "Give ids [B, T]")
+        integers = isinstance(input_ids, Tensor) and not (input_ids.is_floating_point() or input_ids.is_complex())
+        if not integers or input_ids.dim() != 2:
+            got = (
+                f"{input_ids.dtype} {list(input_ids.shape)}"
+                if isinstance(input_ids, Tensor)
+                else type(input_ids).__name__
+            )
+            raise ArgumentError(f"{owner}.input_ids", "must be integers [B, T]", got, "The batch comes first")
         asked = others.get("output_attentions")
         if self.config.output_attentions if asked is None else asked:
             advice = "Ask for the gates: gatedrnn gates"
@@ -256,7 +268,8 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         if not config.compressed:
             how: dict[str, Any] = {"use_safetensors": True} | kwargs
             found = super().from_pretrained(name, *args, **how)
-            _require_embedding(name, found[0] if isinstance(found, tuple) else found)
+            if str(kwargs.get("device_map")) != "meta":  # where nothing has memory
+                _require_embedding(name, found[0] if isinstance(found, tuple) else found)
             return found
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
         if dtype not in (None, "auto", "float32", torch.float32):

@@ -17,6 +17,7 @@ from gatedrnn.cli.main import main
 from gatedrnn.core.files import cache_folder
 from gatedrnn.models import LanguageModel, PairClassifier, TranslationModel
 from gatedrnn.sequence.backends.cpu.backend import Cpu
+from gatedrnn.studies.speed.shapes import PARTS, Shape, gflop
 from gatedrnn.tasks import TASKS
 from gatedrnn.training.config import RunConfig, read_run_config
 
@@ -107,6 +108,15 @@ def test_bench_json_has_every_row(capsys):
     gflop = 3 * 2 * result["tokens"] * 3 * 256 * (256 + 256) / 1e9
     assert rows["gru", "reference"]["gflop"] == pytest.approx(gflop)
     assert all(row["seconds"] > 0 for row in rows.values())
+
+
+def test_parts_of_a_step_have_the_arithmetic_of_their_own_widths():
+    shape = Shape((3, 5, 7), 1, 11, 2)
+    of_input, of_hidden = (2 * 22 * 4 * (5 * a + 7 * b) / 1e9 for a, b in ((3, 5), (5, 7)))
+    expected = of_input, of_hidden, of_hidden, of_input + of_hidden, of_input
+    assert [gflop("lstm", shape, part) for part in PARTS.values()] == pytest.approx(expected)
+    assert gflop("lstm", shape) == pytest.approx(sum(expected))
+    assert gflop("lstm", replace(shape, training=False)) == pytest.approx(of_input + of_hidden)
 
 
 def test_bench_prints_no_speed_of_a_wrong_result(capsys, monkeypatch):

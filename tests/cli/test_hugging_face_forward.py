@@ -115,6 +115,18 @@ class TestStates:
         rest = model.generate(one.sequences, **{name: one.past_key_values}, **how, max_new_tokens=5)
         assert torch.equal(rest, whole[:1])
 
+    def test_guidance_reads_its_own_text_on(self, exported):
+        """transformers keeps the state of the text without a prompt itself, by the other name."""
+        model, tokenizer, _ = loaded_to_change(exported, "run")
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            parameter.normal_(std=0.5)
+        given = tokenizer(SENTENCES[0], return_tensors="pt")
+        how = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 12, "guidance_scale": 3.0}
+        cached = model.generate(**given, **how)
+        assert torch.equal(cached, model.generate(**given, **how, use_cache=False))
+        assert not torch.equal(cached, model.generate(**given, **how | {"guidance_scale": 1}))
+
     @pytest.mark.parametrize("cut", [4, 7])
     def test_new_tokens_alone_are_refused(self, exported, cut):
         model, tokenizer, _ = loaded(exported, "run")
@@ -149,6 +161,10 @@ class TestStates:
 
 
 class TestOptions:
+    def test_a_model_without_memory(self, exported):
+        model = AutoModelForCausalLM.from_pretrained(exported / "hf-run", device_map="meta")
+        assert all(parameter.is_meta for parameter in model.parameters())
+
     def test_places_to_keep(self, exported):
         model, tokenizer, _ = loaded(exported, "run")
         given = tokenizer(SENTENCES, return_tensors="pt", padding=True)
@@ -185,6 +201,15 @@ class TestOptions:
 
     def test_what_there_is_not(self, exported):
         model, _, _ = loaded(exported, "run")
+        for wrong, got in (
+            (torch.tensor([1, 2]), r"torch.int64 \[2\]"),
+            (torch.ones(1, 2), r"torch.float32 \[1, 2\]"),
+            ([[1]], "list"),
+        ):
+            with pytest.raises(
+                ArgumentError, match=rf"input_ids: must be integers \[B, T\]; got {got}. The batch comes first"
+            ):
+                model(wrong)
         with pytest.raises(ArgumentError, match="input_ids: must be given; got inputs_embeds"):
             model(inputs_embeds=torch.randn(1, 3, 16))
         with pytest.raises(ArgumentError, match="output_attentions: must be False"):

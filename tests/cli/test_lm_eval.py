@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from terminal import by_steps, record, works
+from terminal import by_steps, copy_of, record, works
 
 from gatedrnn.cli import harness
 from gatedrnn.core.errors import ArgumentError, CheckpointError
@@ -116,6 +116,17 @@ def test_a_rolling_text_is_read_with_its_line_ends(work, run, model, tmp_path):
         (tmp_path / "a.txt").write_text(text + "\n")
         evaluated = record("evaluate", work / "run", "--data", tmp_path / "a.txt")
         assert -value == pytest.approx(evaluated["loss_nats"] * evaluated["tokens"], abs=1e-3)
+
+
+@pytest.mark.parametrize("empty", ["skip", "eos"])
+@pytest.mark.parametrize("level", ["word", "char"])
+def test_a_rolling_text_s_lines_are_those_of_evaluate(level, empty, levels, tmp_path):
+    text = "the pilot laughs\r\n\r\n \nthe old  zebra"
+    folder = copy_of(levels / ("run" if level == "word" else "char"), tmp_path / "run", empty_lines=empty)
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    evaluated = record("evaluate", folder, "--data", tmp_path / "a.txt")
+    (value,) = harness.Scorer(str(folder)).loglikelihood_rolling(requests((text,)))
+    assert -value == pytest.approx(evaluated["loss_nats"] * evaluated["tokens"], abs=1e-3)
 
 
 def test_generation_is_greedy_and_ends_before_a_stop(work, run, model):

@@ -556,8 +556,14 @@ def _in_child(layer, x, pipe):
     pipe.close()
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_forked_child_works_after_its_parent_used_threads(two_threads):
+def test_a_forked_child_works_after_its_parent_used_threads():
+    """In a fresh process: a thread of autograd's, which another test may have started, does not outlive a fork."""
+    script = "import test_cpu_service; test_cpu_service.work_before_and_after_a_fork()"
+    process(script, OMP_NUM_THREADS="2", PYTHONPATH=os.pathsep.join(sys.path), PYTHONWARNINGS="ignore")
+
+
+def work_before_and_after_a_fork():
+    torch.set_num_threads(2)
     layer, x = large()
     expected = answer(layer, x)
     context = multiprocessing.get_context("fork")

@@ -1,5 +1,7 @@
 """A run for others: what is pushed to the hub, what its card says, and the scores that card and page tell."""
 
+import ast
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -59,6 +61,9 @@ def test_the_card_says_how_to_install(hf, tmp_path):
     text = card(tiny(tmp_path / "run"), "name")
     assert f"pip install 'gatedrnn-{__version__}-py3-none-any.whl[hf]'" in text and "pip install '.[hf]'" in text
     assert "pypi" not in text and "pip install 'gatedrnn[" not in text
+    for name in ("a", 'my "own" model', "it's"):
+        (code,) = re.findall(r"```python\n(.*?)```", card(tiny(tmp_path / name), name), re.DOTALL)
+        assert ast.parse(code) and f"from_pretrained({name!r})" in code
 
 
 def test_card_and_page_tell_what_compress_measured(hf, tmp_path):

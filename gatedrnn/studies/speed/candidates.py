@@ -55,8 +55,8 @@ def candidates(
                     yield (f"{cell}: products only", label), (_bound(cell, shape, half, shape.parts), whole)
                 for name, part in PARTS.items() if parts else ():
                     if part & shape.parts:
-                        amount = whole * (2 if part == PARTS["dW, dU, db"] else 1) / (6 if shape.training else 2)
-                        yield (f"{cell}: {name}", "float32, part"), (_bound(cell, shape, False, part), amount)
+                        step = _bound(cell, shape, False, part)
+                        yield (f"{cell}: {name}", "float32, part"), (step, gflop(cell, shape, part))
         if device == "cuda" and not shape.ragged:
             for label, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
                 step = _captured(_mm(cell, shape, device, dtype))

@@ -52,6 +52,11 @@ class Shape:
 
 
 PARTS = {"W x, all steps": 1, "U h', step by step": 2, "Uᵀ dg, step by step": 4, "dW, dU, db": 8, "dx": 16}
+_OF_INPUT, _OF_HIDDEN = (
+    ("W x, all steps", "dW, dU, db", "dx"),
+    ("U h', step by step", "Uᵀ dg, step by step", "dW, dU, db"),
+)
+"""Parts with as many columns as the input, and as h, is wide."""
 _WIDE = (400, 1150, 1150, 400)
 SHAPES = {
     "S1": Shape(_WIDE, 10, 70, 20),
@@ -99,10 +104,12 @@ def peers(cell: str, shape: Shape) -> nn.ModuleList:
     return nn.ModuleList(PEERS[cell](a, b) for a, b in pairwise(shape.sizes))
 
 
-def gflop(cell: str, shape: Shape) -> float:
-    """Arithmetic of a step's products; three times the forward pass's in training."""
-    total = sum(2 * shape.tokens * layer.spec.rows * (a + b) for layer, a, b in layers_of(cell, shape))
-    return total * (3 if shape.training else 1) / 1e9
+def gflop(cell: str, shape: Shape, parts: int | None = None) -> float:
+    """Arithmetic of a step's products. Args: parts: some of them alone, as in `PARTS`."""
+    asked = shape.parts if parts is None else parts
+    of_input, of_hidden = (sum(bool(asked & PARTS[name]) for name in names) for names in (_OF_INPUT, _OF_HIDDEN))
+    layers = layers_of(cell, shape)
+    return sum(2 * shape.tokens * layer.spec.rows * (of_input * D + of_hidden * H) for layer, D, H in layers) / 1e9
 
 
 def traffic(cell: str, shape: Shape, size: int) -> float:
