@@ -120,7 +120,8 @@ class TestStates:
         model, tokenizer, _ = loaded_to_change(exported, "run")
         torch.manual_seed(1)
         for parameter in model.parameters():
-            parameter.normal_(std=0.5)
+            parameter.normal_()
+        model.model.decoder.bias.zero_()
         given = tokenizer(SENTENCES[0], return_tensors="pt")
         how = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 12, "guidance_scale": 3.0}
         cached = model.generate(**given, **how)
