@@ -82,7 +82,7 @@ class _Parser(ArgumentParser):
         if longest > _LONGEST_VALUE:
             self.error(f"argument {action.dest}: at most {_LONGEST_VALUE:,} characters; got {longest:,}")
         if action.nargs is None and arg_strings == ["--"]:  # of --option=--, which argparse drops before Python 3.13
-            arg_strings = ["--", "--"]
+            return self._get_value(action, "--")  # type: ignore[attr-defined]
         return super()._get_values(action, arg_strings)  # type: ignore[misc]
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from gatedrnn.cli.arguments import option
 from gatedrnn.cli.arguments import place as argument
 from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.files import exists
 from gatedrnn.data import MAPPINGS, ConlluSentence, Vocabulary, read_conllu, spaced_words
 from gatedrnn.tasks import GrammarInduction, LanguageModelling
 
@@ -135,9 +136,9 @@ def check_folder(option: str, path: str) -> None:
     """
     folder, advice = Path(path), f"Choose another {option}"
     try:
-        (folder / _ROOM).exists()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        exists(folder / _ROOM)
+    except OSError as error:
+        reason = error.strerror or str(error)
         raise ArgumentError(option, "must name a folder", f"{path!r}: {reason}", advice) from error
     new = 0
     for place in (folder, *folder.absolute().parents):

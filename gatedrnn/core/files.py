@@ -20,6 +20,7 @@ from gatedrnn.core.errors import CheckpointError, ConfigError, DataError
 
 ROOM = "Free some space, or choose another folder"
 
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 _WRITING = ".writing"
 _SWEPT = set[Path]()
@@ -261,6 +262,19 @@ def read_yaml(path: Path) -> Any:
         place = f":{mark.line + 1}" if mark else ""
         got = getattr(error, "problem", None) or "a syntax error"
         raise ConfigError(f"{path}{place}", "must be YAML", got, "Fix this line") from error
+
+
+def exists(path: Path) -> bool:
+    """Whether something is at `path`. Raises: OSError: that cannot be known, which `Path.exists` hides from Python 3.14 on."""
+    try:
+        path.stat()
+    except ValueError:  # no name of a file
+        return False
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+        return False
+    return True
 
 
 def check_readable(path: Path) -> None:

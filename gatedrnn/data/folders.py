@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gatedrnn.core.errors import DataError
+from gatedrnn.core.files import exists
 
 _NAMED = 8  # files in a message
 
@@ -13,7 +14,8 @@ def folder_with(path: Path | str, holding: str) -> Path:
     """The folder at `path`. Args: holding: what must be in it, in words. Raises: DataError: there is none."""
     folder = Path(path)
     try:
-        there, got = folder.is_dir(), "something else" if folder.exists() else "no such folder"
+        got = "something else" if exists(folder) else "no such folder"
+        there = folder.is_dir()
     except OSError as error:  # the folder that it is in cannot be read
         there, got = False, error.strerror or str(error)
     if not there:

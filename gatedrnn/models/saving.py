@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
-from gatedrnn.core.files import check_readable, read_yaml, yaml_text
+from gatedrnn.core.files import check_readable, exists, read_yaml, yaml_text
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"
@@ -138,7 +138,7 @@ def _check_place(folder: Path, vocabulary: Any) -> None:
     """Raises: DataError: saving there would destroy a run, or give the model a vocabulary that is not its own."""
     config = folder / CONFIG_FILE
     try:
-        saved, foreign = read_yaml(config) if config.is_file() else {}, (folder / VOCABULARY_FILE).exists()
+        saved, foreign = read_yaml(config) if exists(config) else {}, exists(folder / VOCABULARY_FILE)
     except OSError as error:
         advice = "Choose another folder"
         raise DataError(str(folder), "must be a folder that can be read", error.strerror, advice) from error

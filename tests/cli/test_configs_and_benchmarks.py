@@ -92,6 +92,13 @@ def test_tensorboard_has_every_epoch(tmp_path):
     assert logged == [(line["step"], pytest.approx(line["valid_perplexity"])) for line in lines]
 
 
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_no_script_has_the_name_of_a_module_that_python_imports(folder):
+    """Its folder comes first when one of them is run. `compression` is Python's from 3.14 on."""
+    names = {path.stem for path in (ROOT / folder).glob("*.py")}
+    assert names and not names & (sys.stdlib_module_names | {"compression", "torch", "numpy", "numba", "gatedrnn"})
+
+
 def test_recurrence_benchmark_runs():
     code, out, err = run_benchmark("recurrence.py", "--runs", "1", "--cell", "lstm", "--shape", "H64-B4-T8")
     assert code == 0, err

@@ -1,7 +1,7 @@
 """How fast compressed weights are read: the recurrent layers of a language model, in every form, side by side in one run.
 
-    python benchmarks/compression.py                      # streaming: one token of one sequence at a time
-    python benchmarks/compression.py --batch 64
+    python benchmarks/compressed.py                      # streaming: one token of one sequence at a time
+    python benchmarks/compressed.py --batch 64
 
 The model has the published language model's size (embedding 400, layers 1150, 1150, 400) and random weights. Rounds go through
 all forms in turn, and the fastest round of each counts.
