@@ -173,6 +173,17 @@ def decompositions(operators: list[Any]) -> dict[Any, Any]:
     return {each: table[each] for packet in operators for each in _overloads(packet) if each in table}
 
 
+def start_autograd() -> None:
+    """Let autograd start its threads now, one a device, before a fake mode does something that makes it count more.
+
+    On a machine without a GPU, a PyTorch that is built for one counts eight GPUs from the first fake mode on. Where autograd then
+    starts, no forked child can take gradients.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        start = torch.ones((), device="cpu", requires_grad=True)
+        torch.autograd.grad(start * 1, start)
+
+
 # What keeps calls light.
 
 _MARK = "_dynamo_marked_constant"

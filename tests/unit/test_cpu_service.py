@@ -556,10 +556,12 @@ def _in_child(layer, x, pipe):
     pipe.close()
 
 
-def test_a_forked_child_works_after_its_parent_used_threads():
+def test_a_forked_child_works_after_its_parent_compiled_and_used_threads(tmp_path):
     """In a fresh process: a thread of autograd's, which another test may have started, does not outlive a fork."""
     script = "import test_cpu_service; test_cpu_service.work_before_and_after_a_fork()"
-    process(script, OMP_NUM_THREADS="2", PYTHONPATH=os.pathsep.join(sys.path), PYTHONWARNINGS="ignore")
+    given = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore", "XDG_CACHE_HOME": str(tmp_path)}
+    process(script, OMP_NUM_THREADS="2", **given)
+    assert files(tmp_path)  # kernels were compiled, which takes derivatives
 
 
 def work_before_and_after_a_fork():
