@@ -73,7 +73,8 @@ def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
         if folder and _taken(path):
             got = "files of another"
             raise DataError(str(path), "must stay empty meanwhile", got, "Choose another --out") from error
-        raise DataError(str(path), "must be writable", got, ROOM) from error
+        advice = "Remove it, or choose another folder" if not folder and path.is_dir() else ROOM
+        raise DataError(str(path), "must be writable", got, advice) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(descriptor)
