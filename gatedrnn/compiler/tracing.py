@@ -25,7 +25,7 @@ from torch.fx.node import map_arg
 from gatedrnn.cells.spec import Params, Spec, Step, Trace
 from gatedrnn.compiler.asked import Asked, AskedExtra, AskedParameters
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.core.torch_internals import DispatchMode, decompositions, start_autograd, written_by
+from gatedrnn.core.torch_internals import DispatchMode, decompositions, start_autograd, without_whole_slices, written_by
 from gatedrnn.gates import SQUASHES, straight_through
 
 _ATEN = torch.ops.aten
@@ -200,7 +200,8 @@ class _Tracer:
             return (new, kept, *_parts(grads, self.counts[:4]))
 
         start_autograd()
-        return make_fx(joint, _DECOMPOSED if derivative else {}, "fake")(*self._inputs(batch, dtype)).graph
+        made = make_fx(joint, _DECOMPOSED if derivative else {}, "fake")(*self._inputs(batch, dtype))
+        return without_whole_slices(made.graph)
 
     def _called(self, parts: list[list[Tensor]], biased: bool) -> tuple[list[Tensor], list[Tensor]]:
         """The new states, and what the gates' squashes keep."""

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad, profiler
+from torch.fx import Graph
 from torch.overrides import has_torch_function
 
 
@@ -58,6 +59,7 @@ _FLAG = _private("torch.autograd.profiler:_is_profiler_enabled", None)
 profiled: Callable[[], bool] = _profiler_is_on if _FLAG is not None else lambda: True
 """Whether a profile is taken. Publicly: taken as true, so that all calls run by operators on dense weights."""
 
+_ATEN = torch.ops.aten
 _PROBE = torch.zeros((), dtype=torch.int64, device="cpu")
 
 
@@ -182,6 +184,20 @@ def start_autograd() -> None:
     with torch.inference_mode(False), torch.enable_grad():
         start = torch.ones((), device="cpu", requires_grad=True)
         torch.autograd.grad(start * 1, start)
+
+
+def without_whole_slices(graph: Graph) -> Graph:
+    """The graph without slices of the whole first dimension of a matrix, which older versions write beside those that are asked for."""
+    for node in list(graph.nodes):
+        backward = node.target is _ATEN.slice_backward.default
+        if not backward and node.target is not _ATEN.slice.Tensor:
+            continue
+        shape = node.args[1] if backward else node.args[0].meta["val"].shape
+        dim, first, last, step = (*node.args[2 if backward else 1 :], *(0, None, None, 1)[len(node.args) - 1 :])[:4]
+        if dim == 0 < len(shape) - 1 and slice(first, last, step).indices(shape[0]) == (0, shape[0], 1):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    return graph
 
 
 # What keeps calls light.

@@ -145,9 +145,9 @@ def plan_for(step: Step, spec: Spec) -> Plan | str:
 
 def kernel_of(step: Step, spec: Spec) -> str:
     """A cell's name and Spec, or a reason after "!". What names its kernels is `Plan.kernel`, with a mark of the equation."""
-    name = next((name for name, cell in CELLS.items() if cell.step is step), None)
-    if name is not None:
-        return f"{name}:{spec.text()}"
+    for name, cell in CELLS.items():
+        if cell.step is step:
+            return f"{name}:{spec.text()}"
     if torch.compiler.is_compiling():
         return "!a compiler would not see through the compilation of a cell that is not registered"
     kernel = f"step-{id(step)}:{spec.text()}"

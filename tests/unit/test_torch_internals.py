@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -238,6 +239,24 @@ def test_decompositions(module):
     x = torch.linspace(-2, 2, 9)
     for operator in table.keys() & {ATEN.silu.default, ATEN.hardtanh.default}:
         torch.testing.assert_close(table[operator](x), operator(x))
+
+
+def test_slices_of_a_whole_first_dimension_are_left_out(module):
+
+    def cut(x, y):
+        kept = ATEN.slice(ATEN.slice(x, 0, 0, sys.maxsize), 1, 2, 4), ATEN.slice(x, 0, 1), ATEN.slice(y, 0)
+        back = ATEN.slice_backward(ATEN.slice_backward(kept[0], [3, 5], 1, 2, 4, 1), [3, 5], 0, 0, sys.maxsize, 1)
+        return *kept, back, ATEN.slice(x)
+
+    given = torch.randn(3, 5), torch.randn(3)
+    made = make_fx(cut, {}, "fake")(*given)
+    before = made(*given)
+    graph = module.without_whole_slices(made.graph)
+    targets = [node.target for node in graph.nodes if node.op == "call_function"]
+    assert targets == [ATEN.slice.Tensor] * 3 + [ATEN.slice_backward.default]  # of y, the first dimension is the row
+    made.recompile()
+    for one, other in zip(made(*given), before, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_constant_in_graphs(module):
