@@ -187,7 +187,7 @@ def start_autograd() -> None:
 
 
 def without_whole_slices(graph: Graph) -> Graph:
-    """The graph without slices of the whole first dimension of a matrix, which older versions write beside those that are asked for."""
+    """The graph without slices of a matrix's whole first dimension, which older versions write beside those of the second."""
     for node in list(graph.nodes):
         backward = node.target is _ATEN.slice_backward.default
         if not backward and node.target is not _ATEN.slice.Tensor:

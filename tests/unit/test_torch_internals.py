@@ -25,7 +25,7 @@ OTHERS = {
     # Numba's and llvmlite's, all in compile/build.py, which without them lets Numba compile as it does for others
     "_OptLevel", "_dynfunc", "_engine", "_ensure_finalized", "_final_module",
     # Python's and jsonargparse's
-    "_exit", "_getframe", "_option_string_actions", "_replace",
+    "_exit", "_get_value", "_getframe", "_option_string_actions", "_replace",
 }  # fmt: skip
 
 # Imports `gatedrnn` as on a PyTorch that has none of the private names.
