@@ -66,7 +66,7 @@ class Call:
         layer, x, hx = self.layer, self.input, self.hx
         single, swapped = x.dim() == 2, layer.batch_first and x.dim() == 3
         x_TBD = x.unsqueeze(1) if single else x.transpose(0, 1) if swapped else x
-        states = hx if isinstance(hx, tuple | list) else (hx,)
+        states = hx if isinstance(hx, (tuple, list)) else (hx,)
         if hx is None:
             shape = (len(self.params), *(() if single else x_TBD.shape[1:2]), layer.spec.hidden_size)
             states = (x.new_zeros(shape),) * len(layer.spec.states)
@@ -86,7 +86,7 @@ def read_call(layer: "RecurrentBase", input: Any, hx: Any) -> Call | None:
         return None
     if getattr(layer.request, "__func__", None) is not type(layer).plain_request:  # it was given one of its own
         return None
-    states = () if hx is None else tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+    states = () if hx is None else tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
     for state in states:
         if type(state) not in _KINDS:
             return None

@@ -110,7 +110,7 @@ def described(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...] | None:
 
 _STRIDED = torch.strided
 
-KINDS: set[type] = {Tensor, torch.nn.Parameter, CompressedWeight}
+KINDS: tuple[type, ...] = (Tensor, torch.nn.Parameter, CompressedWeight)
 """Of tensors whose numbers lie at their address, or that kernels of ours know how to read."""
 
 

@@ -92,8 +92,8 @@ def one_step(
     spec = request.spec
     h_gates = F.linear(state[0], *recurrent)
     found: Any = request.cell.step(spec, params, x_gates, h_gates, state)
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise _wrong_step(request, f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__)
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise _wrong_step(request, f"{len(found)} values" if isinstance(found, (tuple, list)) else type(found).__name__)
     new, trace = found
     if not hasattr(trace, "items"):
         raise _wrong_step(request, f"a trace that is a {type(trace).__name__}")
@@ -116,7 +116,7 @@ def _check_states(request: Request, new: Any, batch: int) -> None:
     """Raises ArgumentError: these are not the states of the Spec, each [B, H]. PyTorch would broadcast them without a word."""
     spec = request.spec
     shape = (batch, spec.hidden_size)
-    if isinstance(new, tuple | list) and len(new) == len(spec.states):
+    if isinstance(new, (tuple, list)) and len(new) == len(spec.states):
         odd = [k for k, state in enumerate(new) if not isinstance(state, Tensor) or state.shape != shape]
         if not odd:
             return
@@ -124,7 +124,7 @@ def _check_states(request: Request, new: Any, batch: int) -> None:
         kind = f"of {list(state.shape)}" if isinstance(state, Tensor) else f"a {type(state).__name__}"
         got = f"{spec.states[odd[0]]} {kind}, not {list(shape)}"
     else:
-        got = f"{len(new)} states" if isinstance(new, tuple | list) else f"a {type(new).__name__}"
+        got = f"{len(new)} states" if isinstance(new, (tuple, list)) else f"a {type(new).__name__}"
     raise _wrong_step(request, got)
 
 
