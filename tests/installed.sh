@@ -3,7 +3,7 @@
 #   bash tests/installed.sh           with the versions of constraints.txt
 #   bash tests/installed.sh oldest    with the oldest versions that pyproject.toml admits and that can be installed together
 # PYTHON is the interpreter (default python3); PYTEST further arguments of pytest, such as "-n 1 tests/unit" (default: every test).
-# The wheel and the sdist stay in dist/. `oldest` downloads PyTorch 2.6, on Linux with CUDA (3 GB).
+# The wheel and the sdist stay in dist/. `oldest` downloads PyTorch 2.8, on Linux with CUDA (3 GB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

@@ -11,6 +11,7 @@ from gatedrnn import G2LSTM, LSTM, ArgumentError, Gates, Recurrent
 from gatedrnn.cells import CELLS, lstm
 from gatedrnn.compiler.cell import compile_cell
 from gatedrnn.core.errors import BackendError
+from gatedrnn.core.torch_internals import SCAN_SINCE, scan
 from gatedrnn.export.standard import standard
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.sequence.backends.cpu.availability import unavailable
@@ -105,6 +106,7 @@ def test_other_programs_lstm_is_not_it():
     assert standard(layer, 0) is None and standard(LSTM(D, H), 0) is not None
 
 
+@pytest.mark.skipif(scan is None, reason=f"needs PyTorch {SCAN_SINCE} or later")
 def test_onnx_writes_the_step(tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -275,7 +275,6 @@ def test_an_error_says_the_same_where_one_graph_is_wanted(backend, dynamic):
         compiled(X[..., :-1] if backend == "auto" else X)
 
 
-@pytest.mark.skipif(torch.__version__ < "2.7", reason="PyTorch 2.6 breaks the graph of a call with lengths")
 @pytest.mark.parametrize("make", [lambda: LSTM(D, H), lambda: ONLSTM(D, H, chunk_size=2)], ids=["lstm", "onlstm"])
 def test_compiles_as_one_graph(make):
     layer = make()
@@ -291,7 +290,6 @@ def test_compiles_as_one_graph(make):
 
 
 @pytest.mark.parametrize("make", [lambda: GRU(D, H), lambda: ONLSTM(D, H, chunk_size=2)], ids=["gru", "onlstm"])
-@pytest.mark.skipif(torch.__version__ < "2.7", reason="PyTorch 2.6 cannot export a layer whose class holds its cell")
 def test_exports(make):
     layer = make().eval()
     exported = torch.export.export(layer, (X,)).module()

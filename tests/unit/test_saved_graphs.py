@@ -21,7 +21,6 @@ assert type(found).__name__ == "LanguageModelOutput" and torch.equal(found.logit
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.skipif(torch.__version__ < "2.7", reason="PyTorch 2.6 cannot export a layer whose class holds its cell")
 def test_saved_graphs_are_loaded_where_no_layer_has_run(tmp_path):
     x = torch.randn(4, 3, 5)
     for name, layer in {"lstm": LSTM(5, 7), "onlstm": ONLSTM(5, 8, chunk_size=2)}.items():

@@ -103,7 +103,8 @@ class Cpu:
             output_TBH, gates, _, h_n, c_n = torch.ops.gatedrnn.recurrence(*arguments)
         whole = c_n.shape[1] == plan.hidden  # else each state is copied: a user may not write into one of several views
         more = [c_n] if whole else [each.clone() for each in c_n.split(plan.hidden, 1)] if plan.cells else []
-        finals = tuple(_as(after, before.dtype) for after, before in zip((h_n, *more), state, strict=False))
+        found = (h_n, *more)[: len(state)]  # without left factors
+        finals = tuple(_as(after, before.dtype) for after, before in zip(found, state, strict=True))
         trace = None
         if request.return_gates:
             trace = _laid_out(gates_of(request.spec, starts(plan, request.spec), gates, request.wants), lengths, T, B)
