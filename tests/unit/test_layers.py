@@ -266,8 +266,6 @@ def test_deepcopy_and_pickle(name):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 def test_an_error_says_the_same_where_one_graph_is_wanted(backend, dynamic):
-    if backend == "auto" and dynamic and torch.__version__ < "2.7":
-        pytest.skip("PyTorch 2.6 cannot make our error in a graph of dynamic shapes; it raises its own")
     rule, got = ("input_size=5", "shape [4, ") if backend == "auto" else ("cannot run", "cannot hold this kernel")
     torch.compiler.reset()
     compiled = torch.compile(LSTM(D, H, backend=backend), fullgraph=True, backend="eager", dynamic=dynamic)
