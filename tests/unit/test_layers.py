@@ -263,6 +263,7 @@ def test_deepcopy_and_pickle(name):
         assert not torch.equal(other(X)[0], output) and torch.equal(layer(X)[0], output)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="PyTorch 2.8 tells of an error without its words")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 def test_an_error_says_the_same_where_one_graph_is_wanted(backend, dynamic):
