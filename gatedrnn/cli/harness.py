@@ -97,7 +97,7 @@ class Scorer:
 
 def _lines(text: str) -> list[str]:
     """Lines of a text as of a file."""
-    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    return [line.rstrip("\r") for line in text.removeprefix("\ufeff").removesuffix("\n").split("\n")] if text else []
 
 
 def register() -> None:

@@ -48,19 +48,15 @@ def write_with(path: Path, write: Callable[[Path], object], ready: Callable[[Pat
 
 @contextmanager
 def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
-    """Where `path`, a file or a `folder`, is written before it is moved into its place; nothing is left there afterwards.
-
-    A folder that is there has it inside: what is beside it may be another disk, or be closed to us.
-    """
-    parent = path.absolute() if folder and path.is_dir() else path.parent.absolute()
-    missing, done = list[Path](), False
+    """Where `path`, a file or a `folder`, is written before it is moved into its place; nothing is left there afterwards."""
+    parent, missing, done = path.parent.absolute(), list[Path](), False
     try:
         missing = [each for each in (parent, *parent.parents) if not each.exists()]
         parent.mkdir(parents=True, exist_ok=True)
         if folder or parent not in _SWEPT:
             remove_stale(parent)
             _SWEPT.add(parent)
-        place, descriptor = _place(parent, path.name)
+        place, descriptor = _place(path)
     except OSError as error:
         _remove_empty(missing)
         raise DataError(str(path), "the folder must be writable", error.strerror or str(error), ROOM) from error
@@ -73,7 +69,7 @@ def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
         if folder and _taken(path):
             got = "files of another"
             raise DataError(str(path), "must stay empty meanwhile", got, "Choose another --out") from error
-        advice = "Remove it, or choose another folder" if not folder and path.is_dir() else ROOM
+        advice = "Remove it, or choose another folder" if path.is_dir() else ROOM
         raise DataError(str(path), "must be writable", got, advice) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -100,30 +96,41 @@ def _refusal(error: Exception) -> str | None:
 def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
     """Let `fill` write files into a temporary folder, then move it to `path`, where nothing, or an empty folder, may be.
 
-    An empty folder stays the one it is, with its owner and mode; the files are moved into it.
-
     Raises: DataError: something is there, it cannot be written, or the disk is full; nothing is there then that was not before.
     """
-    path = path.resolve() if path.is_symlink() or not path.name else path  # the folder behind it is filled
+    path = path.resolve() if path.is_symlink() else path  # the folder behind it is filled
     if _taken(path):
         raise DataError(str(path), "must be a new or empty folder", "one with files", "Choose another --out")
+    if path.resolve() == Path.cwd():
+        raise DataError(str(path), "must be a new or empty folder", "the current one", "Choose another --out")
     with _beside(path, folder=True) as temporary:
         temporary.mkdir()
         mode = stat.S_IMODE(temporary.stat().st_mode)
         fill(temporary)
         temporary.chmod(mode)
-        if temporary.parent.parent != path.absolute():
-            temporary.replace(path)
-            return
-        if _taken(path):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        for made in temporary.iterdir():
-            made.replace(path / made.name)
+        if path.exists():
+            _take_place(temporary, path)
+        temporary.replace(path)
+
+
+def _take_place(folder: Path, empty: Path) -> None:
+    """Remove an empty folder, whose owner and mode `folder` gets. Raises: DataError: it is a mount. OSError: it is not empty."""
+    there = empty.stat()
+    try:
+        empty.rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        raise DataError(str(empty), "must not be a mount", error.strerror, "Name a folder inside it") from error
+    if hasattr(os, "chown"):
+        with suppress(OSError):  # only root may give a folder away
+            os.chown(folder, there.st_uid, there.st_gid)
+    folder.chmod(stat.S_IMODE(there.st_mode))
 
 
 def _taken(path: Path) -> bool:
-    """Whether something is there that is no empty folder; what a writer fills, or left when it was killed, is nothing."""
-    return path.exists() and (not path.is_dir() or any(not each.name.endswith(_WRITING) for each in path.iterdir()))
+    """Whether something is there that is no empty folder."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def remove_stale(folder: Path) -> None:
@@ -138,10 +145,10 @@ def remove_stale(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def _place(parent: Path, name: str) -> tuple[Path, int]:
-    """A folder in `parent` for the temporary file `name`, and those of the library that writes it; the descriptor of its lock."""
+def _place(path: Path) -> tuple[Path, int]:
+    """A folder beside `path` for its temporary file, and those of the library that writes it; the descriptor that locks it."""
     while True:
-        place = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}.", suffix=_WRITING))
+        place = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_WRITING))
         with suppress(FileNotFoundError):  # removed by another process, before it was locked
             descriptor = os.open(place, os.O_RDONLY)
             with suppress(OSError):  # held by that process, or a file system without locks

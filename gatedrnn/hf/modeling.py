@@ -26,6 +26,7 @@ from gatedrnn.models.saving import put_weights, read_weights, stored_tensors
 from gatedrnn.weights.compressed import compressed
 
 _BELOW = 50  # the padding's logit is so far below the smallest: a probability below 1e-21, and a finite one
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _HUB = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "subfolder")
 
 
@@ -177,8 +178,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         if input_ids is None or embedded:
             got = "inputs_embeds" if embedded else None
             raise ArgumentError(f"{owner}.input_ids", "must be given", got, "Give ids [B, T]")
-        integers = isinstance(input_ids, Tensor) and not (input_ids.is_floating_point() or input_ids.is_complex())
-        if not integers or input_ids.dim() != 2:
+        if not isinstance(input_ids, Tensor) or input_ids.dtype not in _INTEGERS or input_ids.dim() != 2:
             got = (
                 f"{input_ids.dtype} {list(input_ids.shape)}"
                 if isinstance(input_ids, Tensor)
@@ -268,7 +268,10 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         if not config.compressed:
             how: dict[str, Any] = {"use_safetensors": True} | kwargs
             found = super().from_pretrained(name, *args, **how)
-            if str(kwargs.get("device_map")) != "meta":  # where nothing has memory
+            places = kwargs.get("device_map")
+            if {*map(str, places.values() if isinstance(places, dict) else [places])} != {
+                "meta"
+            }:  # where nothing has memory
                 _require_embedding(name, found[0] if isinstance(found, tuple) else found)
             return found
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")

@@ -115,6 +115,10 @@ def train(
                 accept_run(folder)
             else:
                 save_config(folder, to_dict(config))
+        fabric.barrier()
+        if saved is None and (weights is not None or project is not None):
+            loop._checkpoint()  # so that a command without them never trains a new model here
+        if fabric.is_global_zero:
             task.cache(folder / TOKENS_FOLDER)
         fabric.barrier()
         if not fabric.is_global_zero:
@@ -123,8 +127,6 @@ def train(
             loop.state.load(*saved, training.learning_rate, fabric.device, fabric.global_rank)
             if fabric.is_global_zero:
                 write_metrics(folder, loop.state.progress.metrics)  # what came after the checkpoint will come again
-        elif weights is not None or project is not None:
-            loop.checkpoint()  # so that a command without them never trains a new model here
         return loop.run()
 
 
@@ -214,7 +216,7 @@ class Loop:
         state.average = Average(state.model, self.config.training.average_decay)
         p.stage, p.base_rate, p.losses, p.averaged = "finetune", self.config.training.learning_rate, [], 0
         p.batch, p.count, p.total_nats, state.carried = 0, 0, 0.0, None  # of an epoch that was begun before
-        self.checkpoint()
+        self._checkpoint()
 
     def _epoch(self) -> None:
         """What is left of one pass, and its validation; less if it is to stop."""
@@ -240,16 +242,16 @@ class Loop:
             if stop:
                 self.stop = "interrupted"
                 if p.batch < len(batches):
-                    self.checkpoint()
+                    self._checkpoint()
                     return
             if late:
                 break
             if due:
-                self.checkpoint()
+                self._checkpoint()
         if p.best is None:  # trained weights never lie beside no checkpoint
-            self.checkpoint()
+            self._checkpoint()
         self._validate((p.count - before) / (time.monotonic() - began), p.batch == len(batches))
-        self.checkpoint()
+        self._checkpoint()
 
     def _step(self, whole: Batch, steps: int) -> float:
         """One optimiser step; this process's share of the loss, times the number of processes."""
@@ -382,8 +384,7 @@ class Loop:
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self.saved_at > 60 * self.config.training.checkpoint_minutes
 
-    def checkpoint(self) -> None:
-        """Write where the training is."""
+    def _checkpoint(self) -> None:
         self.saved_at = time.monotonic()
         tensors, values = self.state.state_dict(self.fabric.device, partial(gather, self.fabric))
         values["seconds"] = self._seconds()

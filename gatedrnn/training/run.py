@@ -29,6 +29,7 @@ MAY_CHANGE = (
 METRICS_FILE = "metrics.jsonl"
 TOKENS_FOLDER = "tokens"
 CHECKPOINT_FOLDER = "checkpoint"
+IN_TRAINING = "must not be in training already"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 LISTED = tuple(dict.fromkeys([CONFIG_FILE, WEIGHTS_FILE, *(name for _, task in TASKS.items() for name in task.files)]))
 """Files of runs whose checksums are kept; a checkpoint and the token cache have their own."""
@@ -179,9 +180,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises: DataError: another process holds it, or it cannot be written.
     """
-    with held(
-        folder, f"{CHECKPOINT_FOLDER}/.lock", "a run that another process trains", "must not be in training already"
-    ):
+    with held(folder, f"{CHECKPOINT_FOLDER}/.lock", "a run that another process trains", IN_TRAINING):
         try:
             for place in (folder, folder / CHECKPOINT_FOLDER, folder / TOKENS_FOLDER):
                 remove_stale(place)

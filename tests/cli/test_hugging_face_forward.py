@@ -163,8 +163,9 @@ class TestStates:
 
 class TestOptions:
     def test_a_model_without_memory(self, exported):
-        model = AutoModelForCausalLM.from_pretrained(exported / "hf-run", device_map="meta")
-        assert all(parameter.is_meta for parameter in model.parameters())
+        for places in ("meta", torch.device("meta"), {"": "meta"}):
+            model = AutoModelForCausalLM.from_pretrained(exported / "hf-run", device_map=places)
+            assert all(parameter.is_meta for parameter in model.parameters())
 
     def test_places_to_keep(self, exported):
         model, tokenizer, _ = loaded(exported, "run")
@@ -204,7 +205,7 @@ class TestOptions:
         model, _, _ = loaded(exported, "run")
         for wrong, got in (
             (torch.tensor([1, 2]), r"torch.int64 \[2\]"),
-            (torch.ones(1, 2), r"torch.float32 \[1, 2\]"),
+            (torch.ones(1, 2, dtype=torch.bool), r"torch.bool \[1, 2\]"),
             ([[1]], "list"),
         ):
             with pytest.raises(

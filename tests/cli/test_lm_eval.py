@@ -121,7 +121,7 @@ def test_a_rolling_text_is_read_with_its_line_ends(work, run, model, tmp_path):
 @pytest.mark.parametrize("empty", ["skip", "eos"])
 @pytest.mark.parametrize("level", ["word", "char"])
 def test_a_rolling_text_s_lines_are_those_of_evaluate(level, empty, levels, tmp_path):
-    text = "the pilot laughs\r\n\r\n \nthe old  zebra"
+    text = "\ufeffthe pilot laughs\r\n\r\n \nthe old  zebra"
     folder = copy_of(levels / ("run" if level == "word" else "char"), tmp_path / "run", empty_lines=empty)
     (tmp_path / "a.txt").write_bytes(text.encode())
     evaluated = record("evaluate", folder, "--data", tmp_path / "a.txt")

@@ -146,9 +146,19 @@ def test_a_trial_that_a_killed_sweep_began_at_the_same_moment_is_no_failure(conf
         with locked(config.parent / "out" / jobs[0].name):
             ended(jobs[0], 1)
 
+    def lost(jobs, processes, ended):
+        """The other one has ended meanwhile."""
+        jobs[0].log.write_text(
+            "gatedrnn: run: must not be in training already; got a run that another process trains.\n"
+        )
+        assert ended(jobs[0], 1).name == jobs[0].name
+        raise KeyboardInterrupt
+
     monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", losing)
     assert main(sweep(config, "training.seed=1,2")) == 1
     assert "round-1/trial-1: must not be in training already" in capsys.readouterr().err
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", lost)
+    assert main(sweep(config, "training.seed=1,2")) == 130 and "in use, and continued once" in capsys.readouterr().err
     assert json.loads((config.parent / "out" / "sweep.json").read_text())["results"] == {}
 
 

@@ -15,6 +15,7 @@ from gatedrnn.cells import CELLS
 from gatedrnn.cli import arguments, compression_table
 from gatedrnn.cli.arguments import flag_of, option, place, settings
 from gatedrnn.cli.output import status
+from gatedrnn.cli.processes import processes
 from gatedrnn.cli.text import GO_ON, check_recurrent, run_names
 from gatedrnn.core.checks import positive_int, positive_number
 from gatedrnn.core.checksums import CHECKSUMS_FILE, checksum
@@ -82,6 +83,8 @@ class Options(arguments.Options):
 def run(options: Options) -> dict[str, Any] | list[dict[str, Any]]:
     """Size, score and speed before and after, or of every scheme. Raises: ArgumentError: options that do not fit."""
     _check_used(options)
+    if processes() > 1:
+        raise ArgumentError("compress", "runs in one process", f"{processes()} of torchrun's", "Start it alone")
     if options.table:
         return _table(options)
     scheme = options.scheme

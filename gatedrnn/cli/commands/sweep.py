@@ -25,7 +25,7 @@ from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
 from gatedrnn.tasks.task import check_read, settled
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
-from gatedrnn.training.run import CHECKPOINT_FOLDER, locked, read_metrics
+from gatedrnn.training.run import CHECKPOINT_FOLDER, IN_TRAINING, locked, read_metrics
 
 SWEEP_FILE = "sweep.json"
 _MORE_IS_BETTER = ("accuracy",)
@@ -129,13 +129,16 @@ class _Sweep:
             if code == INTERRUPTED:
                 raise KeyboardInterrupt
             n, run = int(job.name.rpartition("-")[2]), self.out / job.name
-            if code < 0 and job.name not in killed:  # by whoever needed the memory, perhaps not of its own fault
-                killed.add(job.name)
-                told = f"killed by signal {-code}, and continued once"
-                print(f"round {number} of {of}: {self.trials[n].label}: {told}", file=sys.stderr)
-                return self._job(folder, n, plan)
             if code:
                 _check_not_live(run)  # if it failed because of that, it has no result yet
+            live = code > 0 and IN_TRAINING in _last_line(job.log)  # until a moment ago
+            if (
+                code < 0 or live
+            ) and job.name not in killed:  # by whoever needed the memory, perhaps not of its own fault
+                killed.add(job.name)
+                told = f"{'in use' if live else f'killed by signal {-code}'}, and continued once"
+                print(f"round {number} of {of}: {self.trials[n].label}: {told}", file=sys.stderr)
+                return self._job(folder, n, plan)
             done += 1
             score = self._score(run) if code == 0 else None
             self.results[job.name] = {"round": number, "trial": n, "minutes": plan.minutes, "score": score}
