@@ -160,11 +160,13 @@ class Inference:
     def text(
         held: Vocabulary, data: PairDataConfig, folder: Path | str, split: str = "test", path: Any = None
     ) -> LabelledPairs:
-        """Labelled pairs, of any number of operators."""
+        """Labelled pairs; of a file that is named, and of the test split, of any number of operators."""
+        most = data.operators if path is None and split != "test" else None
         files: Any = {split: [rereadable(path)]} if path is not None else find_pairs(folder)
         if split not in files:
             raise DataError(str(folder), f"must hold {split} pairs", ", ".join(files), "Give others with --data")
-        pairs = LabelledPairs([pair for file in files[split] for pair in read_pairs(file)], held)
+        found = (pair for file in files[split] for pair in read_pairs(file))
+        pairs = LabelledPairs([pair for pair in found if most is None or pair.operators <= most], held)
         if not len(pairs):
             raise DataError(str(files[split][0]), "must hold at least one pair", "none", "Check the file")
         return pairs

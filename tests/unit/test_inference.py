@@ -177,6 +177,11 @@ def test_pairs_of_more_operators_are_left_out_of_training_alone(tmp_path):
         "valid": 3,
         "test": 6,
     }
+    data, valid = PairDataConfig(operators=3), task.pairs["valid"]  # what compress measures is what training validates
+    measured = [Inference.text(task.vocabulary, data, tmp_path, split) for split in ("valid", "test")]
+    assert (len(measured[0]), int(measured[1].operators.max())) == (len(valid), 6)
+    named = Inference.text(task.vocabulary, data, tmp_path, "valid", tmp_path / "valid.tsv")
+    assert len(named) == 60 > len(valid)
     write_pairs(tmp_path / "valid.tsv", make_pairs(60, 2, operators=[5]))
     with pytest.raises(DataError, match=r"valid\.tsv: must hold a pair of at most 3 operators; got none"):
         Inference.open(PairDataConfig(operators=3), tmp_path)
