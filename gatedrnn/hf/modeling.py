@@ -179,11 +179,8 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
             got = "inputs_embeds" if embedded else None
             raise ArgumentError(f"{owner}.input_ids", "must be given", got, "Give ids [B, T]")
         if not isinstance(input_ids, Tensor) or input_ids.dtype not in _INTEGERS or input_ids.dim() != 2:
-            got = (
-                f"{input_ids.dtype} {list(input_ids.shape)}"
-                if isinstance(input_ids, Tensor)
-                else type(input_ids).__name__
-            )
+            a_tensor = isinstance(input_ids, Tensor)
+            got = f"{input_ids.dtype} {list(input_ids.shape)}" if a_tensor else type(input_ids).__name__
             raise ArgumentError(f"{owner}.input_ids", "must be integers [B, T]", got, "The batch comes first")
         asked = others.get("output_attentions")
         if self.config.output_attentions if asked is None else asked:
@@ -269,9 +266,8 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
             how: dict[str, Any] = {"use_safetensors": True} | kwargs
             found = super().from_pretrained(name, *args, **how)
             places = kwargs.get("device_map")
-            if {*map(str, places.values() if isinstance(places, dict) else [places])} != {
-                "meta"
-            }:  # where nothing has memory
+            named = {str(place) for place in (places.values() if isinstance(places, dict) else [places])}
+            if named != {"meta"}:  # where nothing has memory
                 _require_embedding(name, found[0] if isinstance(found, tuple) else found)
             return found
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")

@@ -132,9 +132,7 @@ class _Sweep:
             if code:
                 _check_not_live(run)  # if it failed because of that, it has no result yet
             live = code > 0 and IN_TRAINING in _last_line(job.log)  # until a moment ago
-            if (
-                code < 0 or live
-            ) and job.name not in killed:  # by whoever needed the memory, perhaps not of its own fault
+            if (code < 0 or live) and job.name not in killed:  # perhaps not of its own fault: memory was needed
                 killed.add(job.name)
                 told = f"{'in use' if live else f'killed by signal {-code}'}, and continued once"
                 print(f"round {number} of {of}: {self.trials[n].label}: {told}", file=sys.stderr)
