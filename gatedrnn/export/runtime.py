@@ -112,6 +112,7 @@ def _fetched() -> bytes:
 def _packed(npm: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--loglevel=error", "--pack-destination", folder]
+        command += ["--cache", f"{folder}/cache"]  # the user's own may be read-only
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, cwd=folder)
         return (Path(folder) / f"{PACKAGE}-{VERSION}.tgz").read_bytes()
 

@@ -23,7 +23,7 @@ from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import WINDOWS, TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates, looked_up, sentence_gates, word_gates
 from gatedrnn.tasks.task import Batches, Evaluation, Loss, Score
-from gatedrnn.tasks.text import checksum, on
+from gatedrnn.tasks.text import at_least_float32, checksum, on
 
 MOST_OPERATORS = 12
 """Counted apart; pairs of more count as pairs of so many."""
@@ -145,7 +145,7 @@ class Inference:
     ) -> Loss:
         """Cross-entropy of the labels."""
         scores_BC = _scores(model, batch, device)
-        return Loss(F.cross_entropy(scores_BC.float(), on(device, batch.labels_B), reduction="sum") / divisor)
+        return Loss(F.cross_entropy(at_least_float32(scores_BC), on(device, batch.labels_B), reduction="sum") / divisor)
 
     def score(self, model: nn.Module, training: TrainingConfig, split: str = "valid") -> Score:
         """Accuracy; what falls is the share of errors."""

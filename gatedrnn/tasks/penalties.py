@@ -6,6 +6,7 @@ from torch import Tensor
 from gatedrnn.data.batching import Window
 from gatedrnn.models import LanguageModelOutput
 from gatedrnn.tasks.config import TrainingConfig
+from gatedrnn.tasks.text import at_least_float32
 
 
 def penalties(
@@ -21,9 +22,9 @@ def penalties(
     total: Tensor | float = 0.0
     if not (training.activation_penalty or training.temporal_penalty):
         return total
-    hidden, dropped = output.hidden.float(), output.dropped.float()
+    hidden, dropped = at_least_float32(output.hidden), at_least_float32(output.dropped)
     steps = torch.arange(len(hidden), device=hidden.device)[:, None, None]
-    alive = None if lengths_B is None else (steps < lengths_B[:, None]).float()
+    alive = None if lengths_B is None else (steps < lengths_B[:, None]).to(hidden.dtype)
     if training.activation_penalty:
         total = total + training.activation_penalty * _mean(dropped.square(), alive, batch, 0)
     if training.temporal_penalty and len(hidden) > 1:

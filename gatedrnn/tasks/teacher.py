@@ -23,7 +23,7 @@ from gatedrnn.data.batching import SentenceBatches, Window
 from gatedrnn.gates import syntactic_distance
 from gatedrnn.models import LanguageModelOutput, grammar
 from gatedrnn.models.surprisal import evaluating
-from gatedrnn.tasks.text import checksum, on
+from gatedrnn.tasks.text import at_least_float32, checksum, on
 from gatedrnn.tasks.tree_loss import tree_loss
 from gatedrnn.trees import Span, agreement, distances_to_spans
 
@@ -132,7 +132,7 @@ class Teacher:
     def loss(self, output: LanguageModelOutput, batch: Window, device: torch.device) -> Tensor:
         """The weighted tree loss of a batch, of whose layers the gate `GATE` was asked for."""
         gate_TBN = (output.gates or [])[self._layer - 1][GATE]
-        distances_TB = syntactic_distance(gate_TBN.to(torch.promote_types(gate_TBN.dtype, torch.float32)))
+        distances_TB = syntactic_distance(at_least_float32(gate_TBN))
         return self.how.weight * tree_loss(
             distances_TB, _heights(batch, device), self.how.temperature, batch.constituents
         )

@@ -24,3 +24,8 @@ def on(device: torch.device, array: np.ndarray) -> Tensor:
 def loss_and_perplexity(nats: float) -> dict[str, float]:
     """Measures of a mean loss, by name; the perplexity is that of 700 nats at most, so that it is a number."""
     return {"loss_nats": nats, "perplexity": math.exp(min(nats, 700))}
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """In a type that sums and exponentials may be taken in: bfloat16 and float16 as float32, others as they are."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

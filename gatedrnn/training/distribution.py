@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision import DoublePrecision
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
@@ -26,9 +27,10 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*precision='16-mixed'", UserWarning)  # `check_precision` tells it
+            double = training.precision == "64-true"
             fabric = Fabric(
-                accelerator=training.device, devices=local, num_nodes=processes // local, strategy=strategy,
-                precision=training.precision, loggers=loggers,  # type: ignore[arg-type]
+                accelerator=training.device, devices=local, num_nodes=processes // local, strategy=strategy, loggers=loggers,
+                precision=None if double else training.precision, plugins=_Double() if double else None,  # type: ignore[arg-type]
             )  # fmt: skip
         fabric.launch()
     except (ValueError, RuntimeError) as error:
@@ -37,6 +39,13 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
         raise ArgumentError("training.device", rule, got, advice) from error
     fabric.seed_everything((training.seed + fabric.global_rank) % (LARGEST_SEED + 1), verbose=False)
     return fabric
+
+
+class _Double(DoublePrecision):
+    """Fabric's float64, which would round what the model returns, the loss too, to float32."""
+
+    def convert_output(self, data: Any) -> Any:
+        return data
 
 
 def check_precision(training: TrainingConfig, fabric: Fabric, resumed: bool = False) -> None:

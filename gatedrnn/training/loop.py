@@ -41,7 +41,7 @@ from gatedrnn.training.run import (
 )
 from gatedrnn.training.schedule import betas, check_gates, gates_at, no_longer_better, plateau, rate, starts_averaging
 from gatedrnn.training.signals import signals
-from gatedrnn.training.state import Progress, TrainingState, check_same, check_stage
+from gatedrnn.training.state import Progress, TrainingState, check_epochs, check_same
 
 _EXPLODED_NATS = 100.0
 
@@ -91,10 +91,11 @@ def train(
     if weights is not None:
         model.load_state_dict(weights)
     loop = Loop(config, task, folder, display, fabric, model, project)
+    given = weights is not None or project is not None
     with locked(folder) if fabric.is_global_zero else nullcontext():
         if not resume:
             check_free(folder)
-        saved = checkpoint.load(folder) if resume and check_begun(folder) else None
+        saved = checkpoint.load(folder) if resume and check_begun(folder, given) else None
         if saved is None:
             if not (folder / CONFIG_FILE).is_file():  # a run that has begun was checked, perhaps by an earlier version
                 check_read(task, training)
@@ -103,11 +104,12 @@ def train(
         else:
             continued(folder, config)
             check_same(*saved, loop.state.progress)
-            had = read_run_config(folder / CONFIG_FILE, written=True).training.epochs
-            check_stage(saved[1], training.epochs, had)
+            check_epochs(saved[1], training, read_run_config(folder / CONFIG_FILE, written=True).training)
             if saved[1]["precision"]:  # the scaler of losses that a GPU used
                 check_precision(training, fabric, resumed=True)
         fabric.barrier()
+        if saved is None and given:
+            loop._checkpoint()  # first, so that a command without them never trains a new model here
         if fabric.is_global_zero:
             if saved is None:
                 write_begun(folder, config, task)
@@ -116,8 +118,6 @@ def train(
             else:
                 save_config(folder, to_dict(config))
         fabric.barrier()
-        if saved is None and (weights is not None or project is not None):
-            loop._checkpoint()  # so that a command without them never trains a new model here
         if fabric.is_global_zero:
             task.cache(folder / TOKENS_FOLDER)
         fabric.barrier()

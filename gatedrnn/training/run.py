@@ -104,13 +104,17 @@ def check_free(folder: Path) -> None:
         raise DataError(str(folder), "must not hold a run yet", f"a run's {found[0].name}", advice)
 
 
-def check_begun(folder: Path) -> bool:
+def check_begun(folder: Path, given: bool = False) -> bool:
     """Whether there is a checkpoint to resume from. Where there is none, nothing is trained, and a run may begin.
 
+    Args: given: the weights to begin with are, so that a run may begin again that was killed while its first files were written.
     Raises: DataError: something is trained, and there is no checkpoint. CheckpointError: another of the run's files, but for its
         log, is missing or is not as it was written.
     """
-    if not checkpoints(folder):
+    found = checkpoints(folder)
+    if given and [path.stem for path in found] == [f"step-{0:09d}"] and not (folder / WEIGHTS_FILE).exists():
+        return False
+    if not found:
         log = folder / METRICS_FILE
         if holds_trained(folder) or (log.exists() and log.stat().st_size):
             rule, advice = "must have a checkpoint to continue from", "Choose another --out, or delete the folder"

@@ -10,6 +10,7 @@ from torch import Tensor
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.models.saving import PretrainedModel
 from gatedrnn.training.averaging import Average
+from gatedrnn.training.config import TrainingConfig
 from gatedrnn.training.projected import Project
 
 _NAMES_OF_BEFORE = {"best_nats": "best", "losses_nats": "losses", "tokens": "count"}
@@ -82,12 +83,26 @@ def check_same(tensors: dict[str, Tensor], values: dict[str, Any], now: Progress
         raise ArgumentError("train --resume", rule, got, "Start the same number")
 
 
-def check_stage(values: dict[str, Any], epochs: int, had: int) -> None:
-    """Raises ArgumentError: other `epochs` than the run `had`, and finetuning, which comes after them, has begun."""
-    if values["stage"] == "finetune" and epochs != had:
-        rule, got = "must be as in the run once finetuning has begun", f"{epochs}, and {had} in the run"
+def check_epochs(values: dict[str, Any], training: TrainingConfig, had: TrainingConfig) -> None:
+    """Raises ArgumentError: fewer epochs than are trained; other ones, and finetuning, which comes after them, has begun.
+
+    Args: values: a checkpoint's; had: the run's section training before this call.
+    """
+    finetuning, trained = values["stage"] == "finetune", len(_named(values)["losses"])
+    if finetuning and training.epochs != had.epochs:
+        rule, got = "must be as in the run once finetuning has begun", f"{training.epochs}, and {had.epochs} in the run"
         advice = "Give more --training.finetune_epochs, or start another run"
         raise ArgumentError("training.epochs", rule, got, advice)
+    name = "finetune_epochs" if finetuning else "epochs"
+    epochs = getattr(training, name)
+    if epochs < trained and epochs != getattr(had, name):
+        rule, advice = f"must be at least {trained}, which are trained", "Give more, or start another run"
+        raise ArgumentError(f"training.{name}", rule, epochs, advice)
+
+
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's values, by the names of today."""
+    return {_NAMES_OF_BEFORE.get(name, name): value for name, value in values.items()}
 
 
 @dataclass
@@ -147,7 +162,7 @@ class TrainingState:
 
         Args: learning_rate: as it is configured now; rank: this process's.
         """
-        values = {_NAMES_OF_BEFORE.get(name, name): value for name, value in values.items()}
+        values = _named(values)
         groups, precision = values.pop("groups"), values.pop("precision")
         for name in ("project", "valid_text"):  # the same, by `check_same`, where the checkpoint names it
             values[name] = getattr(self.progress, name)

@@ -15,8 +15,8 @@ from terminal import call, fails, record, works
 
 from gatedrnn.cli.commands import compress, train
 from gatedrnn.data import write_corpus
-from gatedrnn.tasks import language_modelling, of_corpus
-from gatedrnn.training import checkpoint
+from gatedrnn.tasks import LanguageModelling, language_modelling, of_corpus
+from gatedrnn.training import checkpoint, loop
 from gatedrnn.training.config import read_run_config
 from gatedrnn.training.loop import Loop
 from gatedrnn.training.run import METRICS_FILE, check_begun, locked, read_metrics
@@ -326,7 +326,7 @@ def test_weights_and_checkpoints_that_may_not_be_read_are_not_called_damaged(run
     monkeypatch.setattr(Path, "open", refuse)
     told = "safetensors: must be a readable file; got Permission denied. Check its permissions."
     assert f"model.{told}" in fails("evaluate", run)
-    monkeypatch.setattr("gatedrnn.training.loop.check_begun", lambda _: True)  # which reads the weights before
+    monkeypatch.setattr("gatedrnn.training.loop.check_begun", lambda *_: True)  # which reads the weights before
     monkeypatch.setattr("gatedrnn.cli.commands.train.check_begun", lambda _: True)
     assert told in fails("train", "--out", run, "--resume", *MORE)
 
@@ -357,16 +357,26 @@ def kill(*_, **__):
     raise KilledError
 
 
-def test_training_on_that_was_killed_at_its_first_step_is_never_trained_anew(run, monkeypatch):
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ((loop, "write_begun"), "config.yaml: must exist"),
+        ((LanguageModelling, "write"), "model.safetensors: must exist"),
+        ((loop, "save_weights"), "model.safetensors: must exist"),
+        ((loop, "accept_run"), "must project the weights as at the start of the run"),
+        ((Loop, "_step"), "must project the weights as at the start of the run"),
+    ],
+)
+def test_training_on_that_was_killed_at_its_first_step_is_never_trained_anew(where, said, run, monkeypatch):
     """`train --resume` would draw new weights and leave the rank."""
     out = run.parent / "out"
     retrain = ("compress", run, "--method", "svd", "--rank", 2, "--retrain", 1, "--out", out)
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(Loop, "_step", kill)
+        patch.setattr(*where, kill)
         call(*retrain)
-    before = trained(out)
-    assert "must project the weights as at the start of the run" in fails("train", "--out", out, "--resume")
-    assert trained(out) == before
+    before = {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
+    assert said in fails("train", "--out", out, "--resume", *MORE)
+    assert {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()} == before
     works(*retrain, "--resume")
     works(*retrain[:-1], run.parent / "whole")
     assert trained(out) == trained(run.parent / "whole") != before

@@ -367,6 +367,33 @@ def test_epochs_are_no_longer_read_once_finetuning_has_begun(corpus, tmp_path):
         train(more, LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
 
 
+def test_fewer_epochs_than_are_trained_are_refused(corpus, tmp_path):
+    config, out = config_for("awd"), tmp_path / "run"
+    train(
+        replace(config, training=replace(config.training, epochs=2, finetune_epochs=0)),
+        LanguageModelling(corpus),
+        out,
+        Quiet(),
+    )
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+
+    def again(**epochs):
+        training = replace(config.training, **{"epochs": 2, "finetune_epochs": 0, **epochs})
+        return train(replace(config, training=training), LanguageModelling(corpus), out, Quiet(), resume=True)
+
+    with pytest.raises(
+        ArgumentError, match=r"training\.epochs: must be at least 2, which are trained; got 1\. Give more"
+    ):
+        again(epochs=1)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert again(finetune_epochs=2).epochs > 2
+    with pytest.raises(
+        ArgumentError, match=r"training\.finetune_epochs: must be at least \d, which are trained; got 0"
+    ):
+        again(finetune_epochs=0)
+    again(finetune_epochs=2)
+
+
 def test_a_live_run_is_refused(corpus, tmp_path):
     with (
         locked(tmp_path / "run"),

@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 from displays import CutError, Quiet
-from small_trainings import MODEL, corpus_in, run
+from small_trainings import MODEL, TRAINING, corpus_in, run
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.models import LanguageModel
+from gatedrnn.data.logic import make_pairs
+from gatedrnn.models import LanguageModel, PairClassifierConfig
 from gatedrnn.studies.compression import Projection, Scheme
-from gatedrnn.tasks import LanguageModelling
+from gatedrnn.tasks import Inference, LanguageModelling
 from gatedrnn.training import checkpoint, loop
+from gatedrnn.training.distribution import make_fabric
 
 
 @pytest.fixture
@@ -47,6 +49,32 @@ def test_a_projection_of_float64_is_that_of_float32():
         for name, value in plain.items():
             assert double[name].dtype == torch.float64
             torch.testing.assert_close(double[name].float(), value, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [LanguageModelling, Inference])
+def test_losses_of_float64_are_not_rounded(corpus, tmp_path, kind):
+    settings = {"precision": "64-true"}
+    if kind is LanguageModelling:
+        task, config, settings = (
+            LanguageModelling(corpus),
+            MODEL,
+            settings | {"activation_penalty": 2.0, "temporal_penalty": 1.0},
+        )
+    else:
+        task, config = Inference({"train": make_pairs(9, 1)}), PairClassifierConfig(hidden_sizes=(10,))
+    training = replace(TRAINING, **settings)
+    model = task.build(task.complete(config), "auto")
+    wrapped, _ = make_fabric(training, tmp_path).setup(model, torch.optim.SGD(model.parameters()))
+    found = []
+    for each in (wrapped, model):  # the second is plain PyTorch
+        torch.manual_seed(1)
+        batch = task.batches(training, 1)[0]
+        loss = task.loss(each, training, batch, None, batch.count, torch.device("cpu"))
+        total = loss.nats + loss.penalty
+        found.append([total, *torch.autograd.grad(total, list(model.parameters()))])
+    assert all(value.dtype == torch.float64 for value in found[0])
+    for own, plain in zip(*found, strict=True):
+        torch.testing.assert_close(own, plain, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("scaler", [{}, {"scale": 65536.0}])
