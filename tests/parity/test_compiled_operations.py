@@ -88,7 +88,7 @@ def truth_filling(n):
 
 
 def scaled_number(n):
-    return torch.ops.aten.add.Scalar(n, 1.0, 2)
+    return torch.ops.aten.add.Scalar(n, 1.0, alpha=2)
 
 
 def other_bits(n):

@@ -1,7 +1,6 @@
 """How many units a program takes and how many warps it gets: measured at a size's first call on a GPU, kept on disk by Triton."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +39,9 @@ def tuned(kernel: Any, tried: tuple[Choice, ...], place: str, measure: Callable[
     `measure` is as Triton's `do_bench`.
     """
     configs = [triton.Config({} if block is None else {"BLOCK": block}, num_warps=warps) for block, warps in tried]
-    kept = {"cache_results": True} if "cache_results" in inspect.signature(triton.autotune).parameters else {}
     key = [name for name in ("H", "K", "C") if name in kernel.arg_names]
-    return triton.autotune(configs, key=key, do_bench=measure, **kept)(kernel)
+    kept = isinstance(kernel, triton.JITFunction)  # not what the interpreter runs
+    return triton.autotune(configs, key=key, do_bench=measure, cache_results=kept)(kernel)
 
 
 def measurable(device: torch.device) -> bool:
