@@ -39,7 +39,7 @@ def main() -> int:
     shapes = [] if options.whole else ["S1", "S2", "H2048-B64-T70", "H650-B20-T512", "H650-B1-T512-inference"]
     bench = [*(f"--shape={name}" for name in shapes), "--cell=onlstm", "--cell=lstm", "--runs=5"]
     with tempfile.TemporaryDirectory() as scratch:
-        text = ["--data", options.data] if options.data else []
+        text = ["--data", str(Path(options.data).resolve())] if options.data else []
         train = ["train", "--config", "configs/ptb-onlstm.yaml", *text, "--out", f"{scratch}/run"]
         train += ["--training.device=cuda", "--training.precision=bf16-mixed", f"--training.minutes={options.minutes}"]
         commands = {
@@ -53,7 +53,7 @@ def main() -> int:
             with report.open("a", encoding="utf-8") as stream:
                 stream.write(f"\n```json\n{metrics.read_text(encoding='utf-8')}```\n")
     print(f"written to {report}")
-    return max(codes)
+    return int(any(codes))
 
 
 def _section(report: Path, title: str, command: list[str]) -> int:

@@ -115,7 +115,7 @@ class _Text:
 
     def _places(self) -> None:
         say = self._lines.append
-        say("    b = tl.program_id(0)")
+        say("    b = tl.cast(tl.program_id(0), tl.int64)")
         if not self._whole:
             say("    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)")
             say("    m_H = j < H")

@@ -4,6 +4,7 @@ Dimensions: T time, B batch, D input, H hidden, R rows of all gates.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.torch_internals import being_traced
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
+from gatedrnn.weights.compressed import as_dense
 
 
 class Reference:
@@ -43,6 +45,9 @@ def run(request: Request) -> Result:
         advice = "Move the layer and its input to one"
         raise ArgumentError("recurrence", "all tensors must be on one device", " and ".join(devices), advice)
     params = fold(request.params, spec, request.scale_R)
+    params = replace(
+        params, weight_hh=as_dense(params.weight_hh)
+    )  # whose rows are cut, which a compressed one in inference mode is not
     x_gates_TBR = F.linear(request.live(request.x_TBD), params.weight_ih, params.bias_ih)
     noise_TBR = request.drawn_noise()
     if noise_TBR is not None:

@@ -5,12 +5,13 @@ import importlib
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("triton", minversion="3.3", reason="needs Triton 3.3 or later")
+pytest.importorskip("triton", minversion="3.4", reason="needs Triton 3.4 or later")
 
 import harness
 import torch
@@ -356,15 +357,28 @@ def test_reasons(monkeypatch):
     full = PeepholeLSTM(D, H, peephole="full", device=DEVICE, backend="triton")
     with pytest.raises(BackendError, match="a matrix of the cell's own"):
         full(x)
-    monkeypatch.setattr(backend, "_missing", lambda kind, index: "triton is 2.1, older than 3.3")
-    with pytest.raises(BackendError, match=r"triton is 2\.1, older than 3\.3"):
+    monkeypatch.setattr(backend, "_missing", lambda kind, index: "triton is 2.1, older than 3.4")
+    with pytest.raises(BackendError, match=r"triton is 2\.1, older than 3\.4"):
         layer(x)
     monkeypatch.undo()
-    monkeypatch.setattr(backend, "_LARGEST_TILE", 4)
+    monkeypatch.setattr(backend, "_LARGEST_TILE", 16)
     if not GPU:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(BackendError, match="a row of 6 units is more than one program's tile of 4"):
         build("onlstm", dtype=torch.float32)(x)
+    with pytest.raises(BackendError, match="a row of 6 units is more than one program's tile of 2"):
+        build("onlstm", dtype=torch.float64)(x.double())
+
+
+def test_a_compiler_is_looked_for_as_triton_does(monkeypatch):
+    from gatedrnn.sequence.backends.triton import backend
+
+    missing = backend._no_compiler.__wrapped__
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert "no C compiler (gcc or clang)" in missing()
+    monkeypatch.setenv("CC", "cc")
+    assert missing() is None
 
 
 @pytest.mark.skipif(GPU, reason="there is a GPU")
@@ -440,6 +454,30 @@ def test_captured_loops_equal_the_reference(variant, hidden, graphs, dirty):
     assert graphs, "nothing was captured"
     found = list(pads("h_all", "weight_hh", "work", "dh_u", "dU"))
     assert len(found) >= 6 and all(pad.numel() and not pad.any() for pad in found)
+
+
+@each_kind
+def test_every_call_of_a_shape_gives_the_same_bits(variant, graphs):
+    """The first one, which nothing was captured for, too: a resumed training begins with it."""
+    layer = build(variant, 2, 70)
+    x, states = inputs_for(layer, 3, B)
+    first, *others = [measure(layer, "triton", x, states) for _ in range(3)]
+    for found in others:
+        same_bits(found, first)
+    assert graphs
+
+
+def test_a_graph_is_of_one_way_to_round_products(graphs):
+    layer = build("lstm")
+    before = torch.get_float32_matmul_precision()
+    try:
+        with torch.no_grad():
+            for precision in ("highest", "high", "highest", "high"):
+                torch.set_float32_matmul_precision(precision)
+                twice(layer, 2)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert len(graphs) == 2
 
 
 @each_kind
@@ -520,11 +558,12 @@ def test_graphs_of_many_lengths_stay_below_a_limit(graphs, monkeypatch):
         assert [list(kept.graphs) for kept in module._KEPT.values()] == [[4], [1]] and len(module._SEEN) == 4
 
 
-def test_without_memory_for_a_graph_a_call_runs_as_it_is(graphs, monkeypatch):
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, torch.AcceleratorError])
+def test_without_memory_for_a_graph_a_call_runs_as_it_is(error, graphs, monkeypatch):
     from gatedrnn.sequence.backends.triton import graphs as module
 
     def full(*given):
-        raise torch.OutOfMemoryError("no room")
+        raise error("CUDA error: out of memory")
 
     layer = build("onlstm")
     x, states = inputs_for(layer, T, B)
@@ -533,6 +572,7 @@ def test_without_memory_for_a_graph_a_call_runs_as_it_is(graphs, monkeypatch):
     for _ in range(3):
         equal(*both(layer, x, states))
     monkeypatch.setattr(module, "_capture", capture)
+    error = torch.OutOfMemoryError  # the allocator's
     monkeypatch.setattr(torch, "inference_mode", full)  # in which buffers are made
     module.drop()
     for _ in range(2):
@@ -602,6 +642,7 @@ def test_launches_and_captures_are_on_the_device_of_their_tensors(graphs, monkey
         "Stream": lambda device: f"stream of {device}",
         "is_current_stream_capturing": lambda: bool(at.append(("capturing?", here[-1]))),
         "current_stream": lambda device: SimpleNamespace(cuda_stream=here[-1]),
+        "stream": lambda stream: nullcontext(),
         "get_device_properties": lambda device: SimpleNamespace(total_memory=1 << 30),
         "synchronize": lambda device: at.append(("wait", device.index)),
     }.items():
@@ -611,7 +652,7 @@ def test_launches_and_captures_are_on_the_device_of_their_tensors(graphs, monkey
             at.clear()
             tensor = Buffer(device=torch.device("cuda", index), shape=torch.Size([1]))
             module.run(
-                lambda b: at.append(("run", here[-1])), "key", 1, module.Layout({}), {"x": tensor}, {"h": tensor}
+                lambda b: at.append(("run", here[-1])), ("key",), 1, module.Layout({}), {"x": tensor}, {"h": tensor}
             )
             assert {place for _, place in at} == {index} and not here
         assert [what for what, _ in at] == ["capturing?", "copy", "replay", "copy"]

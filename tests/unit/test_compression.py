@@ -114,6 +114,20 @@ def test_whole_models_shrink_and_say_nearly_the_same(tmp_path, method, most):
     assert 0 < difference < (0.05 if method == "int4" else 0.005)
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru", "mgu", "onlstm", "layernorm"])
+@pytest.mark.parametrize("method", ["int8", "bf16"])
+def test_the_reference_takes_them_in_inference_mode(tmp_path, method, cell):
+    """In which PyTorch does not cut rows of a tensor subclass."""
+    small = loaded(tmp_path, model := make(cell), compressed(model, Scheme(method)))
+    for layer in small.layers:
+        layer.backend = "reference"
+    tokens = torch.randint(0, 30, (9, 3))
+    with torch.no_grad():
+        expected = small(tokens).logits
+    with torch.inference_mode():
+        assert torch.equal(small(tokens).logits, expected)
+
+
 def test_round_and_clip_are_the_papers():
     w = make().state_dict()["layers.0.weight_hh_l0"][:12]
     for method, expected in (("round", w), ("clip", w.clamp(-0.4, 0.4))):

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import math
 import os
+import shutil
 from collections.abc import Sequence
 
 import torch
@@ -22,11 +23,13 @@ from gatedrnn.sequence.perturb import fold, real_of
 from gatedrnn.sequence.plan import Plan, plan_for, summed, trace
 from gatedrnn.sequence.request import Request, Result
 
-OLDEST = (3, 3)
+OLDEST = (3, 4)
 """Triton's first version with all that the kernels use."""
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_LARGEST_TILE = 1 << 14
+_LARGEST_TILE = (
+    1 << 16
+)  # bytes: a program's sums go through shared memory, of which the smallest GPUs have 99 KB a program
 
 
 class Triton:
@@ -49,7 +52,7 @@ class Triton:
         if transformed():
             return "a function transform or forward-mode differentiation is active"
         plan = plan_for(request.cell.step, request.spec)
-        return plan if isinstance(plan, str) else _too_wide(plan.kernel) or request.misfit()
+        return plan if isinstance(plan, str) else _too_wide(plan.kernel, real_of(storage).itemsize) or request.misfit()
 
     def run(self, request: Request) -> Result:
         """Project the input, run the operator, and cut its results out."""
@@ -102,16 +105,16 @@ def _projected(request: Request, apart: int, params: Params) -> tuple[Tensor, Te
 
 
 @constant_in_graphs
-def _too_wide(kernel: str) -> str | None:
-    """None, or that a program cannot hold the row, or that the cell has no kernel for a GPU."""
+def _too_wide(kernel: str, size: int) -> str | None:
+    """None, or that a program cannot hold the row, a number of `size` bytes, or that the cell has no kernel for a GPU."""
     from gatedrnn.sequence.backends.triton.compiled import missing, shape_of
     from gatedrnn.sequence.backends.triton.tuning import tile_of
 
     if (reason := missing(kernel)) is not None:
         return reason
     plan = shape_of(kernel)
-    if plan.gpu.whole and math.prod(tile_of(plan)) > _LARGEST_TILE:
-        return f"a row of {plan.hidden} units is more than one program's tile of {_LARGEST_TILE}"
+    if plan.gpu.whole and size * math.prod(tile_of(plan)) > _LARGEST_TILE:
+        return f"a row of {plan.hidden} units is more than one program's tile of {_LARGEST_TILE // size}"
     return None
 
 
@@ -128,7 +131,7 @@ def _interpreting() -> bool:
 
 @constant_in_graphs
 def _missing(kind: str, index: int) -> str | None:
-    return _installed() or (_too_old(index) if kind == "cuda" else None)
+    return _installed() or (_too_old(index) or _no_compiler() if kind == "cuda" else None)
 
 
 @functools.cache
@@ -144,6 +147,15 @@ def _installed() -> str | None:
     except (ImportError, OSError) as error:  # a library that does not load here
         return f"{type(error).__name__}: {error}"
     return None
+
+
+@functools.cache
+def _no_compiler() -> str | None:
+    if (
+        os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or os.name == "nt"
+    ):  # as Triton looks for one
+        return None
+    return "there is no C compiler (gcc or clang), which Triton launches kernels with"
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gatedrnn.core.torch_internals import Ints
-from gatedrnn.sequence.backends.triton.graphs import on
+from gatedrnn.sequence.backends.triton.graphs import launching
 
 _BLOCK = 256
 
@@ -45,7 +45,7 @@ def logistic_noise(
     """[rows, columns] as `like`, float32 or float64; see `gatedrnn::logistic_noise`, the operator for the CPU."""
     out, key = like.new_zeros(rows, columns), seed.to(like.device)
     pairs, exact = list(zip(blocks[::2], blocks[1::2], strict=True)), like.dtype == torch.float64
-    with on(like.device):
+    with launching(like.device):
         for k, (first, last) in enumerate(pairs):
             width = last - first
             if rows and width:

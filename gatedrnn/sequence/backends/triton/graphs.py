@@ -2,19 +2,21 @@
 
 The first call of a shape runs as it is (and compiles kernels); the second runs, and is captured, on buffers that stay; later ones
 copy their inputs there, replay, and copy the results. Loops of fewer steps share the buffers of the longest. Buffers and graphs
-belong to one device and stream. Rows that products read lie there a multiple of `_PITCH` apart. All launches of this process are
-made under one lock, on the device of their tensors.
+belong to one device, stream and way of rounding products. Rows that products read lie a multiple of `_PITCH` apart in every call,
+so that all give the same bits. All launches of this process are made under one lock, on the device of their tensors.
 """
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, NamedTuple
 
 import torch
+
+from gatedrnn.sequence.modes import float32_products
 
 Buffers = dict[str, Any]
 _ROOM = 32  # steps are rounded up to this, so that a slightly longer window finds room
@@ -53,7 +55,12 @@ _LOCK = RLock()
 
 
 def run(
-    function: Callable[[Buffers], None], key: Hashable, steps: int, layout: Layout, given: Buffers, out: Buffers
+    function: Callable[[Buffers], None],
+    key: tuple[Hashable, ...],
+    steps: int,
+    layout: Layout,
+    given: Buffers,
+    out: Buffers,
 ) -> None:
     """`function({**given, **out})`, by a graph where there is a GPU, the shape was seen before and no capture is under way.
 
@@ -67,11 +74,13 @@ def run(
     """
     buffers = {**given, **out}
     device = next(tensor.device for tensor in out.values() if tensor is not None)
-    with _LOCK, on(device):
+    with launching(device):
         stream = _stream(device)
-        kept = None if stream is None else _find((key, device, stream), steps, layout, buffers)
+        kept = None if stream is None else _find(((*key, *_products()), device, stream), steps, layout, buffers)
         if kept is None:
-            function(buffers)
+            own = {name: _pitched(buffers[name]) for name in layout.padded if buffers.get(name) is not None}
+            function(buffers | own)
+            _copy(out, {name: own[name] for name in own.keys() & out.keys() if own[name] is not out[name]})
             return
         views = {name: _view(tensor, name, steps, layout.timed) for name, tensor in kept.buffers.items()}
         _copy(views, given)
@@ -93,9 +102,22 @@ def drop() -> None:
             _evict()
 
 
-def on(device: torch.device) -> AbstractContextManager[object]:
-    """Makes `device` the current one: Triton launches there, whatever its arguments' device is."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+@contextmanager
+def launching(device: torch.device) -> Iterator[None]:
+    """Holds the lock, with `device` as the current one: Triton launches there, whatever its arguments' device is."""
+    with _LOCK, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        yield
+
+
+def _products() -> tuple[Hashable, ...]:
+    """How cuBLAS may round, which a graph fixes when it is captured."""
+    matmul: Any = torch.backends.cuda.matmul
+    names = (
+        "allow_fp16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    )
+    return float32_products(), *(getattr(matmul, name, None) for name in names)
 
 
 def _stream(device: torch.device) -> Hashable:
@@ -165,7 +187,9 @@ def _add(
     here = [graph for key, other in _KEPT.items() if key[1:] == (device, stream) for graph in other.graphs.values()]
     try:
         kept.graphs[steps] = _capture(function, views, device, here[0].pool() if here else None)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.AcceleratorError) as error:  # the latter is the driver's
+        if "out of memory" not in str(error):
+            raise
         return
     total = sum(sum(other.graphs) for other in _KEPT.values())
     for other in _KEPT.values():
@@ -184,8 +208,20 @@ def _evict(key: tuple[Hashable, torch.device, Hashable] | None = None) -> None:
 def _shape(tensor: Any, name: str, room: int, layout: Layout) -> torch.Size:
     first, *rest = tensor.shape
     if name in layout.padded:
-        rest[-1] = -(-rest[-1] // _PITCH) * _PITCH
+        rest[-1] = _pitch(rest[-1])
     return torch.Size((room + layout.timed[name] if name in layout.timed else first, *rest))
+
+
+def _pitch(width: int) -> int:
+    return -(-width // _PITCH) * _PITCH
+
+
+def _pitched(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or where its rows are not a multiple of `_PITCH` apart a copy [..., :H] in rows that are, their pads zero."""
+    *shape, width = tensor.shape
+    if width == _pitch(width):
+        return tensor
+    return tensor.new_zeros(*shape, _pitch(width))[..., :width].copy_(tensor)
 
 
 def _view(tensor: Any, name: str, steps: int, timed: dict[str, int]) -> Any:
@@ -200,13 +236,18 @@ def _copy(to: Buffers, values: Buffers) -> None:
 
 def _capture(function: Callable[[Buffers], None], buffers: Buffers, device: torch.device, pool: Any) -> Any:
     """The graph of `function`; `pool`: another graph's of this stream, whose scratch it may overwrite: they never run at once."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=_capture_stream(device), capture_error_mode="thread_local"):
+    graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    stream = _capture_stream(device, current.cuda_stream)
+    # the outer one brings the stream back even where the graph's own exit fails
+    with (
+        torch.cuda.stream(current),
+        torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+    ):
         function(buffers)
     return graph
 
 
 @functools.cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """PyTorch's own default is one stream for all devices, on the device that was current when the first graph was captured."""
+def _capture_stream(device: torch.device, stream: int) -> torch.cuda.Stream:
+    """Graphs of `stream` are captured here, and no others: they keep cuBLAS's scratch of this stream, and may run at once."""
     return torch.cuda.Stream(device)
