@@ -116,13 +116,13 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *cells])
 
 
-def config_table(kind: type) -> str:
-    """Key, type, default and meaning of every field of a configuration dataclass."""
+def config_table(kind: type, left: str = "") -> str:
+    """Key, type, default and meaning of every field of a configuration dataclass but `left`."""
     entries = dict(read_docstring(kind.__doc__ or ""))["Args"]
     meaning = dict(entry.split(": ", 1) for entry in entries)
     defaults = to_dict(kind())
     rows = []
-    for field in fields(kind):
+    for field in (each for each in fields(kind) if each.name != left):
         name = getattr(field.type, "__name__", "")
         hint = name if isinstance(field.type, type) else str(field.type)
         hint = re.sub(r"[\w.]+\.(?=\w)", "", hint)
@@ -157,7 +157,7 @@ myst_substitutions = {
     "config_training": config_table(TrainingConfig),
     "defaults_by_task": defaults_by_task(),
     "config_gates": config_table(Gates),
-    "config_distil": config_table(DistilConfig),
+    "config_distil": config_table(DistilConfig, left="layer"),  # which is `model.tree_layer`
     "grammar_rules": f"```text\n{grammar.RULES.strip()}\n```",
     "grammar_lexicon": lexicon_table(),
     "grammar_max_words": str(grammar.MAX_WORDS),

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
@@ -71,8 +71,10 @@ class Vocabulary:
             batches: its lines, in lists; read once, or not at all if `data` names a tokenizer.
             data: level, and its settings.
 
-        Raises: DataError: a tokenizer that cannot be read. ArgumentError: the library for subwords is missing.
+        Raises: DataError: a tokenizer that cannot be read. ArgumentError: a line stands where a list of them should,
+            or the library for subwords is missing.
         """
+        batches = _checked(batches)
         if data.level == "subword":
             size = data.vocabulary_size or _DEFAULT_SUBWORDS
             return cls.of(Subwords.load(data.tokenizer) if data.tokenizer else Subwords.learn(batches, size))
@@ -249,3 +251,10 @@ class Vocabulary:
 def _tokenizer(path: Path) -> Path:
     """The file of subwords beside a vocabulary's: tokenizer.json, or tokenizer.source.json beside vocabulary.source.json."""
     return path.with_name(path.name.replace("vocabulary", "tokenizer", 1))
+
+
+def _checked(batches: Iterable[list[str]]) -> Iterator[list[str]]:
+    for lines in batches:
+        if isinstance(lines, str):  # whose characters would be read as lines
+            raise ArgumentError("Vocabulary.learn", "takes lists of lines", repr(lines[:40]), "Write [lines]")
+        yield lines

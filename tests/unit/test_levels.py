@@ -105,6 +105,12 @@ def test_text_comes_back_from_tokens(name, line):
     assert vocabulary.text([*vocabulary.tokens(line), EOS, *vocabulary.tokens("a b")]) == f"{line}\na b"
 
 
+@pytest.mark.parametrize("level", ["word", "char", "subword"])
+def test_a_line_is_no_list_of_lines(level):
+    with pytest.raises(ArgumentError, match=r"Vocabulary\.learn: takes lists of lines; got 'мышь'\. Write \[lines\]"):
+        Vocabulary.learn(["мышь"], DataConfig(level=level))
+
+
 def test_tokens_of_bytes_are_shown_as_text():
     vocabulary, line = VOCABULARIES["gpt2"], "a naïve 日\t"
     shown = vocabulary.readable(vocabulary.tokens(line))

@@ -48,6 +48,11 @@ def test_memory_is_measured_on_the_backend_of_the_row(monkeypatch):
     assert sum(row.get("peak_bytes") == 5 for row in found["rows"]) == 3
 
 
+def test_memory_of_inference_is_refused():
+    with pytest.raises(ArgumentError, match=r"bench\.memory: works only with shapes of training; got S4"):
+        measure("S4", ["lstm"], memory=True)
+
+
 def test_memory_of_a_gpu_is_refused_in_one_line(capsys):
     assert main(["bench", "--device", "cuda", "--memory"]) == 1
     told = "gatedrnn: bench.memory: works only with device cpu; got device=cuda. Leave --memory out.\n"

@@ -32,7 +32,9 @@ class Options(arguments.Options):
     runs: int = option(9, "timed runs of each, interleaved; the median is reported")
     mm: bool = option(False, "also time the matrix products with torch.mm")
     parts: bool = option(False, "also time each part of the matrix products by itself")
-    memory: bool = option(False, "also measure peak memory, in one process per model (Linux)")
+    memory: bool = option(
+        False, "also measure peak memory of training in float32, in one process per model (CPU, Linux)"
+    )
 
 
 def run(options: Options) -> "list[Any] | Iterator[Any]":

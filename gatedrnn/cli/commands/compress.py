@@ -125,6 +125,7 @@ def show(found: Any, options: Options) -> None:
         before, after = found[f"{name}_before"], found[f"{name}_after"]
         change = f" ({_percent(found, name) - 100:+.2f} %)" if before else ""
         print(f"{name} {before:.2f} → {after:.2f}{change}")
+        print(f"{found['tokens_per_second_before']:,.0f} → {found['tokens_per_second_after']:,.0f} tokens/s")
     print(f"the compressed run is in {Path(options.out or '')}")
 
 

@@ -52,12 +52,12 @@ def measure(
             torch.compile, at most 70 steps).
         mm: also time the products by torch.mm.
         parts: also time each part of the products by itself, in float32.
-        memory: also measure the peak memory of training, in a process of its own each (CPU).
+        memory: also measure the peak memory of training in float32, in a process of its own each (CPU).
         device: "cpu" or "cuda".
 
     Returns: shape, about (threads, machine, versions), tokens a run, and rows.
-    Raises: ArgumentError: unknown shape or cell, or memory on a GPU. GatedRNNError: a result is wrong, so that its speed means
-        nothing.
+    Raises: ArgumentError: unknown shape or cell, or memory on a GPU or in inference. GatedRNNError: a result is wrong, so that
+        its speed means nothing.
     """
     shape = shape_named(shape_name)
     positive_int("bench.runs", runs)
@@ -66,6 +66,8 @@ def measure(
     one_of("bench.device", device, ["cpu", "cuda"])
     if memory and device == "cuda":
         raise ArgumentError("bench.memory", "works only with device cpu", "device=cuda", "Leave --memory out")
+    if memory and not shape.training:
+        raise ArgumentError("bench.memory", "works only with shapes of training", shape_name, "Leave --memory out")
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("bench.device", "must be available", "cuda, but torch finds no GPU", "Leave --device out")
     if device == "cuda":  # cuDNN rounds float32 to TF32 unless told not to, products do not
@@ -86,7 +88,7 @@ def measure(
         "runs": runs,
     }
     found = [asdict(row) for row in rows]
-    for row in found if memory and shape.training else ():
+    for row in found if memory else ():
         if row["backend"] in ("torch", "cpu"):
             row["peak_bytes"] = peak_growth(row["name"], shape_name, torch.get_num_threads(), row["backend"])
     return {"shape": shape_name, **asdict(shape), "about": about, "tokens": shape.tokens, "rows": found}
