@@ -48,11 +48,15 @@ def import_cells(path: Path) -> None:
                 CELLS.register(value.name, value)
     except BaseException as error:  # whatever stops it, Ctrl-C and sys.exit() too
         _forget(place, name, before, loaded)
-        if isinstance(error, GatedRNNError) or not isinstance(error, Exception):
+        if not isinstance(error, Exception):
             raise
-        line = _line(error, place)
-        got, advice = f"{type(error).__name__}{line}: {' '.join(str(error).split())}", "Fix the file"
-        raise DataError(f"--import {path}", "must run without an error", got, advice) from None
+        said = " ".join(str(error).split())
+        got = (
+            said.removesuffix(".")
+            if isinstance(error, GatedRNNError)
+            else f"{type(error).__name__}{_line(error, place)}: {said}"
+        )
+        raise DataError(f"--import {path}", "must run without an error", got, "Fix the file") from None
     if set(CELLS) == before:
         _forget(place, name, before, loaded)
         advice = 'Write CELLS.register("NAME", Cell(…)), as docs/add-a-cell.md shows'

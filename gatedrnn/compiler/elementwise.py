@@ -53,7 +53,7 @@ class ElementRules:
         kind = node.meta["val"].dtype
         if not kind.is_floating_point and number != torch.tensor(number, dtype=kind).item():
             raise UnsupportedError(f"the number {number} as {kind}")
-        return float(number)
+        return torch.tensor(number, dtype=torch.float32).item() if node.meta["rounded"] else float(number)
 
     def _full(self, node, shape, number):
         return self._scalar_tensor(node, number)

@@ -18,9 +18,11 @@ _TRUSTED = ("torch", "gatedrnn", "math", "numpy", "typing", "builtins", "collect
 _MODES = (
     "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_default_dtype", "is_compiling", "get_num_threads",
     "get_num_interop_threads", "are_deterministic_algorithms_enabled", "get_deterministic_debug_mode", "initial_seed",
-    "get_rng_state", "get_float32_matmul_precision", "device_count", "current_device", "is_available",
+    "get_rng_state", "get_float32_matmul_precision", "device_count", "current_device", "is_available", "random", "globals",
+    "locals", "vars", "eval", "exec", "open",
 )  # fmt: skip
-"""Functions of PyTorch that tell of a call; what tensors tell, `asked` sees."""
+"""Functions of PyTorch that tell of a call (what tensors tell, `asked` sees), modules of random numbers, what reads anything."""
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
@@ -29,7 +31,7 @@ def fingerprint(step: Callable[..., Any], lines: bool = False) -> str:
 
     Args: lines: with the lines in which its code stands, which only messages depend on.
 
-    Raises: UnsupportedError: it reads what may change, an object, or a global number whose name is not in capitals.
+    Raises: UnsupportedError: it reads what may change, an object, or a global constant whose name is not in capitals.
     """
     parts: list[str] = []
     _collect(step, set(), parts, lines)
@@ -41,7 +43,8 @@ def place(step: Callable[..., Any], name: str = "") -> str:
     code = getattr(step, "__code__", None)
     if code is None:
         return ""
-    read = (each for part in _codes(code) for each in dis.get_instructions(part) if name and each.argval == name)
+    named = [each for part in _codes(code) for each in dis.get_instructions(part) if name and each.argval == name]
+    read = [each for each in named if each.opname in _GLOBAL] or named  # an attribute may have the same name
     lines = {each.positions.lineno for each in read if each.positions and each.positions.lineno}
     return f" ({Path(code.co_filename).name}:{', '.join(map(str, sorted(lines or {code.co_firstlineno})))})"
 
@@ -79,7 +82,9 @@ def _collect(function: Any, seen: set[int], parts: list[str], lines: bool) -> No
         if isinstance(value, types.FunctionType):
             parts.append(f"{name} {value.__module__}.{value.__qualname__}")
             _collect_own(value, seen, parts, lines)
-        elif not _fixed(value) or not (constant or name.isupper() or not isinstance(value, int | float)):
+        elif not _fixed(value) or not (
+            constant or name.isupper() or not isinstance(value, (*_CONSTANT, tuple, frozenset))
+        ):
             raise UnsupportedError(f"{name}, read from outside, which may change{place(function, name)}")
         else:
             parts.append(f"{name} {_text(value)}")
@@ -193,7 +198,7 @@ def _read(function: types.FunctionType) -> Iterator[tuple[str, Any, bool]]:
     for name, value in (function.__kwdefaults__ or {}).items():
         yield f"the default {name}", value, True
     for code in _codes(function.__code__):
-        for name in code.co_names:
+        for name in sorted({each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL}):
             if name in function.__globals__:
                 yield name, function.__globals__[name], False
 

@@ -5,12 +5,9 @@ Dimensions: B batch, R rows of a gate, H hidden.
 """
 
 import copy
-import logging
 import operator
 import sys
-import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -25,7 +22,15 @@ from torch.fx.node import map_arg
 from gatedrnn.cells.spec import Params, Spec, Step, Trace
 from gatedrnn.compiler.asked import Asked, AskedExtra, AskedParameters
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.core.torch_internals import DispatchMode, decompositions, start_autograd, without_whole_slices, written_by
+from gatedrnn.compiler.rounding import mark_rounded
+from gatedrnn.core.torch_internals import (
+    DispatchMode,
+    decompositions,
+    start_autograd,
+    without_log,
+    without_whole_slices,
+    written_by,
+)
 from gatedrnn.gates import SQUASHES, straight_through
 
 _ATEN = torch.ops.aten
@@ -257,21 +262,6 @@ class _Tracer:
         return _operations(graph, biases=(nodes[first], nodes[first + 2]))
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps what PyTorch would log of an operation that fails from the screen: the error says it, and may be expected."""
-    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
-
-    def of_others(record: logging.LogRecord) -> bool:
-        return record.thread != thread
-
-    logger.addFilter(of_others)
-    try:
-        yield
-    finally:
-        logger.removeFilter(of_others)
-
-
 def _watched(value: Any, kind: type) -> Any:
     found = copy.copy(value)
     object.__setattr__(found, "__class__", kind)
@@ -295,9 +285,11 @@ def trace(step: Step, spec: Spec) -> Traced:
     """
     tracer = _Tracer(step, spec)
     batches = tracer.batches()
-    with _quiet(), torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+    with without_log(), torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         graph = tracer.graph(next(batches), torch.float32)
-        _check_alike(_operations(graph), _operations(tracer.graph(next(batches), torch.float64)))
+        double = tracer.graph(next(batches), torch.float64)
+        _check_alike(_operations(graph), _operations(double))
+        mark_rounded(graph, double, tracer.calls.lines())
         tracer.check(next(batches))
     nodes, lines = list(graph.nodes), tracer.calls.lines()
     for node in nodes:

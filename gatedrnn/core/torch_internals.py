@@ -9,10 +9,12 @@ operators, such as `_to_copy`. The protocols `__torch_function__` and `__torch_d
 """
 
 import itertools
+import logging
 import sys
+import threading
 import typing
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
@@ -163,6 +165,11 @@ def _overloads(packet: Any) -> list[Any]:
     return [getattr(packet, name) for name in packet.overloads()]
 
 
+def writes(tensor: Tensor) -> int | None:
+    """How often it was written into; None for a tensor of inference mode, which does not count them."""
+    return None if tensor.is_inference() else getattr(tensor, "_version", None)
+
+
 def decompositions(operators: list[Any]) -> dict[Any, Any]:
     """How PyTorch computes these from simpler operators. Publicly: some of them; a cell with the others runs on the reference.
 
@@ -184,6 +191,21 @@ def start_autograd() -> None:
     with torch.inference_mode(False), torch.enable_grad():
         start = torch.ones((), device="cpu", requires_grad=True)
         torch.autograd.grad(start * 1, start)
+
+
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Keeps what PyTorch would log of an operation that fails from the screen: the error says it, and may be expected."""
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(of_others)
 
 
 def without_whole_slices(graph: Graph) -> Graph:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from gatedrnn.cells import Params, State, Trace
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.torch_internals import being_traced
+from gatedrnn.core.torch_internals import being_traced, writes
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
 from gatedrnn.weights.compressed import as_dense
@@ -92,18 +92,23 @@ def one_step(
         x_gates: W x + b [B, R].
         alive: [B, 1], whether the step counts in a row; None for all.
 
-    Raises: ArgumentError: the cell's step gives other states than its Spec names, or in other shapes.
+    Raises: ArgumentError: the cell's step writes into a state, or gives other states than its Spec names, or in other shapes.
     """
-    spec = request.spec
+    spec, counted = request.spec, not (torch.compiler.is_compiling() or being_traced())
     h_gates = F.linear(state[0], *recurrent)
+    before = [writes(each) for each in state] if counted else []
+    if None in before:  # in inference mode: a step may write into copies
+        state = tuple(each.clone() for each in state)
     found: Any = request.cell.step(spec, params, x_gates, h_gates, state)
+    if counted and None not in before:
+        _check_unwritten(request, state, before)
     if not isinstance(found, (tuple, list)) or len(found) != 2:
         raise _wrong_step(request, f"{len(found)} values" if isinstance(found, (tuple, list)) else type(found).__name__)
     new, trace = found
     if not hasattr(trace, "items"):
         raise _wrong_step(request, f"a trace that is a {type(trace).__name__}")
     new = tuple(new) if isinstance(new, Iterable) and not isinstance(new, Tensor) else new
-    if not (torch.compiler.is_compiling() or being_traced()):  # there, sizes are not numbers
+    if counted:  # elsewhere, sizes are not numbers
         _check_states(request, new, x_gates.shape[0])
     if params.weight_hr is not None:
         new = F.linear(new[0], params.weight_hr), *new[1:]
@@ -115,6 +120,17 @@ def one_step(
         output = output.masked_fill(~alive, 0)
         trace = {name: gate.masked_fill(~alive, 0) for name, gate in trace.items()}
     return new, output, trace
+
+
+def _check_unwritten(request: Request, state: State, before: list[int | None]) -> None:
+    """Raises ArgumentError: the step wrote into a state, which is the output of the step before, or the caller's."""
+    from gatedrnn.compiler.outside import place
+
+    named = zip(request.spec.states, state, before, strict=True)
+    if written := [name for name, each, count in named if writes(each) != count]:  # states of zeros may be one tensor
+        rule, advice = "its step must not write into a state", "Make a new tensor: h * z instead of h *= z"
+        got = f"a step that writes into {' or '.join(written)}{place(request.cell.step)}"
+        raise ArgumentError(f"cell {request.cell.name}", rule, got, advice)
 
 
 def _check_states(request: Request, new: Any, batch: int) -> None:

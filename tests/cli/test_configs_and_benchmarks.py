@@ -156,7 +156,7 @@ def test_bench_names_a_wrong_option(options, told, capsys):
 
 
 def test_bench_of_one_layer_and_of_the_interpreted_gpu_kernels(capsys, monkeypatch):
-    pytest.importorskip("triton", minversion="3.3", reason="needs Triton 3.3 or later")
+    pytest.importorskip("triton", minversion="3.4", reason="needs Triton 3.4 or later")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     options = ["--shape", "H4-B2-T2", "--cell", "lstm", "--runs", "1", "--json"]
     assert main(["bench", *options, "--backend", "triton", "--backend", "reference"]) == 0

@@ -72,7 +72,7 @@ def results(layer, backend, x, lengths, noise):
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 def test_it_has_a_layer_lengths_directions_gates_noise_and_kernels(leaky, monkeypatch, backend):
     if backend == "triton":
-        pytest.importorskip("triton", minversion="3.3")
+        pytest.importorskip("triton", minversion="3.4")
         monkeypatch.setenv("TRITON_INTERPRET", "1")
     own.import_cells(leaky)
     gates = Gates(temperature=0.9, noise_probability=0.5)

@@ -2,6 +2,7 @@
 
 import types
 
+import numpy as np
 import pytest
 import torch
 from harness import VARIANTS, every_cell, make
@@ -334,6 +335,29 @@ def reads_a_file(spec, params, x_gates, h_gates, state):
     return (h,), {"cell_candidate": h}
 
 
+def draws(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", (1.0 if np.random.rand() < 2 else 0.5) * (x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
+def looks_up(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", globals()["slope"] * (x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
+def reads_words(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", (2 if mode == "twice" else 1) * (x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
+def reads_a_pair(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", betas[0] * (x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
+mode, betas = "twice", (0.5, 1.0)
+
+
 def rnn_spec(hidden_size):
     return Spec(hidden_size, (Gate("cell_candidate", hidden_size, "tanh"),), ("h",))
 
@@ -356,6 +380,10 @@ def rnn_spec(hidden_size):
         (reads_settings, "SETTINGS, read from outside"),
         (reads_a_number, "slope, read from outside"),
         (reads_a_class, "Config, read from outside"),
+        (reads_words, "mode, read from outside"),
+        (reads_a_pair, "betas, read from outside"),
+        (draws, "random, which may change"),
+        (looks_up, "globals, which may change"),
         (reads_a_module, "ACTIVATION, read from outside"),
         (reads_a_file, "harness, read from outside"),
         (over_all, "over more than one dimension"),
@@ -375,6 +403,23 @@ def test_what_is_not_compiled_says_why_and_runs_on_the_reference(step, words):
     with pytest.raises(BackendError, match=words) as caught:
         layer(x)
     assert "\n" not in str(caught.value)
+
+
+hidden_size = 64  # another one than the step's
+
+
+def reads_an_attribute(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", (x_gates + h_gates) / spec.hidden_size)
+    return (h,), {"cell_candidate": h}
+
+
+def test_an_attribute_is_no_global_of_its_name():
+    layer = Recurrent(Cell("mine", "mine", rnn_spec, reads_an_attribute), D, 6, dtype=torch.float64)
+    x = torch.randn(T, B, D, dtype=torch.float64)
+    found = layer(x)[0]
+    for backend in ("cpu", "reference"):
+        layer.backend = backend
+        torch.testing.assert_close(layer(x)[0], found, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize(

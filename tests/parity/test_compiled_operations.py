@@ -19,7 +19,7 @@ TWO = Spec(H, (Gate("a", H), Gate("n", H, "tanh")), ("h",))
 @pytest.fixture
 def interpreter(monkeypatch):
     """Lets the `triton` backend run, on a GPU or in Triton's interpreter."""
-    pytest.importorskip("triton", minversion="3.3", reason="needs Triton 3.3 or later")
+    pytest.importorskip("triton", minversion="3.4", reason="needs Triton 3.4 or later")
     if torch.cuda.is_available():
         pytest.skip("the interpreter's tests are for a machine without a GPU")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -91,6 +91,14 @@ def scaled_number(n):
     return torch.ops.aten.add.Scalar(n, 1.0, 2)
 
 
+def scaled_truth(n):
+    return (n > 0).float() * 0.1
+
+
+def thirds(n):
+    return (n > 0).sum(-1, keepdim=True) / 3
+
+
 def other_bits(n):
     return n.detach().view(torch.int32).view(-1, 1, n.shape[-1]).sum(1)
 
@@ -111,6 +119,11 @@ def other_bits(n):
             scaled_number,
             "the operation add .* of such values|too many positional arguments",
         ),  # the latter by PyTorch 2.8
+        (
+            scaled_truth,
+            r"the operation mul \(test_compiled_operations.py:.*\), which rounds to float32 in a layer of float64",
+        ),
+        (thirds, "the operation div .*, which rounds to float32"),
         (other_bits, "its step "),
     ],
 )
@@ -137,7 +150,20 @@ def summed_from_the_end(n):
     return n.flip(-1).cumsum(-1).flip(-1) - n
 
 
-@pytest.mark.parametrize("function", [counted, filled, varied, summed_from_the_end])
+def tenths(n):
+    """Tensors of float32 in a layer of float64 too."""
+    return torch.where(n > 0, 0.1, 0.2) + torch.full((1,), 1 / 3) * torch.full_like(n, 1 / 7)
+
+
+def large(n):
+    return torch.where(n > 0.1, 16777217.0, 1e-46) * n
+
+
+def truths(n):
+    return (n > 0).float() + 2 * (n > 0.2).float().sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("function", [counted, filled, varied, summed_from_the_end, tenths, large, truths])
 def test_an_argument_that_is_read_is_compiled(function):
     check(ONE, of_n(function), "cpu")
 

@@ -115,7 +115,7 @@ RIGHT = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_every_value_reaches_every_place(name, backend, monkeypatch):
     if backend == "triton":
-        pytest.importorskip("triton", minversion="3.3")
+        pytest.importorskip("triton", minversion="3.4")
         monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "1")
     spec, step = RIGHT[name]
     layer = Recurrent(Cell("own", "own", lambda hidden_size: spec, step), D, H, dtype=torch.float64)
@@ -332,7 +332,7 @@ class TestWhatChanges:
     @pytest.mark.parametrize("backend", ["cpu", "triton"])
     def test_a_new_layer_has_the_constant_of_its_time(self, backend, monkeypatch):
         if backend == "triton":
-            pytest.importorskip("triton", minversion="3.3")
+            pytest.importorskip("triton", minversion="3.4")
             monkeypatch.setenv("TRITON_INTERPRET", "1")
         space = types.ModuleType("space")
         text = (

@@ -14,7 +14,7 @@ T, B, D, H = 4, 3, 5, 6
 @pytest.fixture
 def triton_device(monkeypatch):
     """A GPU, or the CPU with Triton's interpreter."""
-    pytest.importorskip("triton", minversion="3.3", reason="needs Triton 3.3 or later")
+    pytest.importorskip("triton", minversion="3.4", reason="needs Triton 3.4 or later")
     if torch.cuda.is_available():
         return "cuda"
     monkeypatch.setenv("TRITON_INTERPRET", "1")

@@ -27,7 +27,7 @@ def test_products_with_matrices_of_the_cells_own_are_the_equation(tmp_path, seed
 
 @pytest.mark.parametrize("seed", [*INSIDE, 3, 4, 26])
 def test_kernels_for_a_gpu_are_the_equation(tmp_path, monkeypatch, seed):
-    pytest.importorskip("triton", minversion="3.3")
+    pytest.importorskip("triton", minversion="3.4")
     monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "1")
     assert check(make(seed), tmp_path, "triton") is None
 

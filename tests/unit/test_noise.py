@@ -54,7 +54,7 @@ def kernels():
 @pytest.mark.parametrize("operator", kernels())
 def test_a_kernel_draws_the_same_numbers(operator, dtype, monkeypatch):
     if operator.endswith("triton"):
-        pytest.importorskip("triton", minversion="3.3")
+        pytest.importorskip("triton", minversion="3.4")
         monkeypatch.setenv("TRITON_INTERPRET", "1")
         from gatedrnn.sequence.backends.triton import drawing  # noqa: F401 - registers it
     draw = plan_noise(CELLS["lstm"].make_spec(21), Gates(noise_probability=1.0, temperature=0.5), SEED)
@@ -171,7 +171,7 @@ def test_noise_stays_in_its_blocks(width):
 @pytest.mark.parametrize("make", [G2LSTM, ONLSTM])
 def test_every_backend_has_the_noise_of_the_reference(make, lengths, backend, monkeypatch):
     if backend == "triton":
-        pytest.importorskip("triton", minversion="3.3")
+        pytest.importorskip("triton", minversion="3.4")
         monkeypatch.setenv("TRITON_INTERPRET", "1")
     elif NO_KERNEL is not None:
         pytest.skip(NO_KERNEL)

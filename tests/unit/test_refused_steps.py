@@ -194,6 +194,34 @@ def test_the_reference_refuses_states_of_another_form(step, words, steps):
         layer(torch.randn(steps, B, D))
 
 
+def decays(spec, params, x_gates, h_gates, state):
+    _, c = state
+    n = spec.squash("n", x_gates + h_gates)
+    c.mul_(0.9).add_(n)
+    return (n, c), {"n": n}
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_a_step_that_writes_into_a_state_is_refused(mode, given):
+    """It would change outputs that it gave before, or the caller's state; in inference mode, which counts no writes, copies."""
+    layer = Recurrent(own(decays, Spec(H, N, ("h", "c"))), D, H)
+    x, hx = torch.randn(T, B, D), tuple(torch.ones(1, B, H) for _ in range(2)) if given else None
+    with mode():
+        if mode is not torch.inference_mode or given:
+            with pytest.raises(
+                ArgumentError, match=r"its step must not write into a state; got a step that writes into (h or )?c "
+            ) as caught:
+                layer(x, hx)
+            assert "cell mine" in str(caught.value) and line_of(decays, "def ") in str(caught.value)
+            return
+        output, (_, c) = layer(x)
+        expected = torch.zeros(B, H)
+        for n in output:
+            expected = 0.9 * expected + n
+        torch.testing.assert_close(c[0], expected)
+
+
 def literal(spec, params, x_gates, h_gates, state):
     n = spec.squash("n", 127 * x_gates + 131 * h_gates)
     return (n,), {"n": n}
