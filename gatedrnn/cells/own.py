@@ -51,11 +51,8 @@ def import_cells(path: Path) -> None:
         if not isinstance(error, Exception):
             raise
         said = " ".join(str(error).split())
-        got = (
-            said.removesuffix(".")
-            if isinstance(error, GatedRNNError)
-            else f"{type(error).__name__}{_line(error, place)}: {said}"
-        )
+        ours = isinstance(error, GatedRNNError)
+        got = said.removesuffix(".") if ours else f"{type(error).__name__}{_line(error, place)}: {said}"
         raise DataError(f"--import {path}", "must run without an error", got, "Fix the file") from None
     if set(CELLS) == before:
         _forget(place, name, before, loaded)

@@ -45,9 +45,8 @@ def run(request: Request) -> Result:
         advice = "Move the layer and its input to one"
         raise ArgumentError("recurrence", "all tensors must be on one device", " and ".join(devices), advice)
     params = fold(request.params, spec, request.scale_R)
-    params = replace(
-        params, weight_hh=as_dense(params.weight_hh)
-    )  # whose rows are cut, which a compressed one in inference mode is not
+    # rows are cut out of U, which inference mode refuses for a compressed one
+    params = replace(params, weight_hh=as_dense(params.weight_hh))
     x_gates_TBR = F.linear(request.live(request.x_TBD), params.weight_ih, params.bias_ih)
     noise_TBR = request.drawn_noise()
     if noise_TBR is not None:

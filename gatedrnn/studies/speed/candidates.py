@@ -75,8 +75,7 @@ def _has_bf16() -> bool:
 
 def _captured(make: Callable[[], Callable[[], None]]) -> Callable[[], None]:
     """The step that `make` returns, as one CUDA graph; made by its first call, so that it alone is left out where memory ends."""
-    made: list[torch.cuda.CUDAGraph] = []
-    kept: list[Any] = []
+    made: list[tuple[torch.cuda.CUDAGraph, Callable[[], None]]] = []
 
     def step() -> None:
         if not made:
@@ -84,9 +83,8 @@ def _captured(make: Callable[[], Callable[[], None]]) -> Callable[[], None]:
             once()
             with torch.cuda.graph(graph):
                 once()
-            kept.append(once)  # its operands
-            made.append(graph)
-        made[0].replay()
+            made.append((graph, once))  # the latter holds the operands
+        made[0][0].replay()
 
     return step
 

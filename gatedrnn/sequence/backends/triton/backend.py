@@ -27,9 +27,8 @@ OLDEST = (3, 4)
 """Triton's first version with all that the kernels use."""
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_LARGEST_TILE = (
-    1 << 16
-)  # bytes: a program's sums go through shared memory, of which the smallest GPUs have 99 KB a program
+_LARGEST_TILE = 1 << 16
+"""Bytes: a program's sums go through shared memory, of which consumer GPUs have 99 KB a program."""
 
 
 class Triton:
@@ -151,11 +150,9 @@ def _installed() -> str | None:
 
 @functools.cache
 def _no_compiler() -> str | None:
-    if (
-        os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or os.name == "nt"
-    ):  # as Triton looks for one
-        return None
-    return "there is no C compiler (gcc or clang), which Triton launches kernels with"
+    """None where Triton finds a compiler, or brings one along."""
+    found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or os.name == "nt"
+    return None if found else "there is no C compiler (gcc or clang), which Triton launches kernels with"
 
 
 @functools.cache
