@@ -74,12 +74,11 @@ class Vocabulary:
         Raises: DataError: a tokenizer that cannot be read. ArgumentError: a line stands where a list of them should,
             or the library for subwords is missing.
         """
-        batches = _checked(batches)
         if data.level == "subword":
             size = data.vocabulary_size or _DEFAULT_SUBWORDS
             return cls.of(Subwords.load(data.tokenizer) if data.tokenizer else Subwords.learn(batches, size))
         splitter = Words(data.tokenize) if data.level == "word" else Characters()
-        return cls.from_counts(splitter.count(batches), 0, data.min_count, splitter)
+        return cls.from_counts(splitter.count(_checked(batches)), 0, data.min_count, splitter)
 
     @classmethod
     def of(cls, subwords: Subwords) -> "Vocabulary":

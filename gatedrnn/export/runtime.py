@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import os
 import shutil
 import subprocess
 import tarfile
@@ -112,9 +113,20 @@ def _fetched() -> bytes:
 def _packed(npm: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--loglevel=error", "--pack-destination", folder]
-        command += ["--cache", f"{folder}/cache"]  # the user's own may be read-only
+        command += [] if _npm_has_cache() else ["--cache", f"{folder}/cache"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, cwd=folder)
         return (Path(folder) / f"{PACKAGE}-{VERSION}.tgz").read_bytes()
+
+
+def _npm_has_cache() -> bool:
+    """Whether npm's own cache can be written: where it cannot, every npm command waits for minutes."""
+    try:
+        cache = Path(os.environ.get("npm_config_cache") or "~/.npm").expanduser()  # noqa: SIM112 - npm's own name
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            return True
+    except (OSError, RuntimeError):  # the latter: there is no home
+        return False
 
 
 def _downloaded() -> bytes:

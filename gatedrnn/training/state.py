@@ -97,7 +97,7 @@ def check_epochs(values: dict[str, Any], training: TrainingConfig, had: Training
     epochs = getattr(training, name)
     if epochs < trained and epochs != getattr(had, name):
         rule, advice = f"must be at least {trained}, which are trained", "Give more, or start another run"
-        raise ArgumentError(f"training.{name}", rule, epochs, advice)
+        raise ArgumentError("compress.retrain" if values["project"] else f"training.{name}", rule, epochs, advice)
 
 
 def _named(values: dict[str, Any]) -> dict[str, Any]:

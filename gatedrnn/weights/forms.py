@@ -8,6 +8,7 @@ Dimensions: R rows, C columns, K rank.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -125,8 +126,11 @@ def codes_of(block: Block, columns: int) -> Tensor:
 
 
 def dense(blocks: Iterable[Block], columns: int) -> Tensor:
-    """The matrix [R, C] that blocks stand for, float32."""
-    return torch.cat([FORMS[block.form](block.parts, columns) for block in blocks])
+    """The matrix [R, C] that blocks stand for, float32, whatever autocast would make of a product in it."""
+    found = list(blocks)
+    kind = next(iter(found[0].parts.values())).device.type
+    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        return torch.cat([FORMS[block.form](block.parts, columns) for block in found])
 
 
 def rows(blocks: Iterable[Block], columns: int, index: Tensor) -> Tensor:

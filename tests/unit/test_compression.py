@@ -128,6 +128,18 @@ def test_the_reference_takes_them_in_inference_mode(tmp_path, method, cell):
         assert torch.equal(small(tokens).logits, expected)
 
 
+def test_factors_are_multiplied_in_float32_under_autocast(tmp_path):
+    small = loaded(tmp_path, model := make("lstm"), compressed(model, Scheme("svd", rank=2)))
+    whole = make("lstm")
+    whole.load_state_dict({name: as_dense(value) for name, value in small.state_dict().items()})
+    for layer in (*small.layers, *whole.layers):
+        layer.backend = "reference"
+    tokens = torch.randint(0, 30, (9, 3))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(small(tokens).logits, whole(tokens).logits, atol=0, rtol=0)
+
+
 def test_round_and_clip_are_the_papers():
     w = make().state_dict()["layers.0.weight_hh_l0"][:12]
     for method, expected in (("round", w), ("clip", w.clamp(-0.4, 0.4))):

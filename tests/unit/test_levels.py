@@ -105,7 +105,7 @@ def test_text_comes_back_from_tokens(name, line):
     assert vocabulary.text([*vocabulary.tokens(line), EOS, *vocabulary.tokens("a b")]) == f"{line}\na b"
 
 
-@pytest.mark.parametrize("level", ["word", "char", "subword"])
+@pytest.mark.parametrize("level", ["word", "char"])
 def test_a_line_is_no_list_of_lines(level):
     with pytest.raises(ArgumentError, match=r"Vocabulary\.learn: takes lists of lines; got 'мышь'\. Write \[lines\]"):
         Vocabulary.learn(["мышь"], DataConfig(level=level))

@@ -53,6 +53,12 @@ def test_memory_of_inference_is_refused():
         measure("S4", ["lstm"], memory=True)
 
 
+def test_shapes_are_checked_before_the_first_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr("gatedrnn.cli.commands.bench.measure", None)
+    assert main(["bench", "--shape", "S3", "--shape", "S4", "--memory"]) == 1
+    assert "works only with shapes of training; got S4" in capsys.readouterr().err
+
+
 def test_memory_of_a_gpu_is_refused_in_one_line(capsys):
     assert main(["bench", "--device", "cuda", "--memory"]) == 1
     told = "gatedrnn: bench.memory: works only with device cpu; got device=cuda. Leave --memory out.\n"

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gatedrnn.cli.commands import demo
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.export import web
+from gatedrnn.export import runtime, web
 from gatedrnn.training.run import METRICS_FILE
 from gatedrnn.training.scores import known_perplexity
 
@@ -31,3 +31,21 @@ def test_the_demo_says_how_its_page_is_written(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("the page of export --to web was left out: export --to web: needs onnxruntime-web")
     assert shown[1:] == [f"to write it later, run: gatedrnn export '{folder}/run' --to web --out '{folder}/page'"]
+
+
+def test_npm_keeps_its_cache_where_it_can(tmp_path, monkeypatch):
+    """And gets one of our own where its folder cannot be made, as there it would wait for minutes."""
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
+    assert runtime._npm_has_cache() and (tmp_path / "cache").is_dir()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "file" / "cache"))
+    asked = []
+
+    def run(command, **_):
+        asked.append(command)
+        raise OSError
+
+    monkeypatch.setattr(runtime.subprocess, "run", run)
+    with pytest.raises(OSError):
+        runtime._packed("npm")
+    assert "--cache" in asked[0]

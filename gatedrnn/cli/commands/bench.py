@@ -7,7 +7,7 @@ from typing import Any
 from gatedrnn.cells import CELLS
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option
-from gatedrnn.studies.speed import GPU_GRID, SHAPES, markdown, measure
+from gatedrnn.studies.speed import GPU_GRID, SHAPES, check_memory, markdown, measure
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,10 @@ def show(found: Iterator[Any], options: Options) -> None:
 
 def _measured(options: Options) -> Iterator[Any]:
     gpu = options.device == "cuda"
-    for shape in options.shape or (["S1", "S2", *GPU_GRID] if gpu else ["S3"]):
+    shapes = list(options.shape) or (["S1", "S2", *GPU_GRID] if gpu else ["S3"])
+    for shape in shapes:  # before the first is measured
+        check_memory(shape, options.memory, options.device)
+    for shape in shapes:
         compiled = ("compiled",) if shape in ("S1", "S2") else ()  # minutes a shape
         usual = ("triton", "reference", *compiled) if gpu else ("cpu", "reference")
         yield measure(

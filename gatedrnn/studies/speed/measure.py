@@ -64,10 +64,7 @@ def measure(
     for cell in cells:
         CELLS[cell]  # an unknown one raises, with the nearest
     one_of("bench.device", device, ["cpu", "cuda"])
-    if memory and device == "cuda":
-        raise ArgumentError("bench.memory", "works only with device cpu", "device=cuda", "Leave --memory out")
-    if memory and not shape.training:
-        raise ArgumentError("bench.memory", "works only with shapes of training", shape_name, "Leave --memory out")
+    check_memory(shape_name, memory, device)
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("bench.device", "must be available", "cuda, but torch finds no GPU", "Leave --device out")
     if device == "cuda":  # cuDNN rounds float32 to TF32 unless told not to, products do not
@@ -92,6 +89,15 @@ def measure(
         if row["backend"] in ("torch", "cpu"):
             row["peak_bytes"] = peak_growth(row["name"], shape_name, torch.get_num_threads(), row["backend"])
     return {"shape": shape_name, **asdict(shape), "about": about, "tokens": shape.tokens, "rows": found}
+
+
+def check_memory(shape_name: str, memory: bool, device: str) -> None:
+    """Raises ArgumentError: no such shape; or its memory is wanted, and it is of inference or on a GPU."""
+    shape = shape_named(shape_name)
+    if memory and device == "cuda":
+        raise ArgumentError("bench.memory", "works only with device cpu", "device=cuda", "Leave --memory out")
+    if memory and not shape.training:
+        raise ArgumentError("bench.memory", "works only with shapes of training", shape_name, "Leave --memory out")
 
 
 def _timed(found: dict[tuple[str, str], Any], calls: int, runs: int, device: str) -> list[Row]:

@@ -78,7 +78,10 @@ def run(
         stream = _stream(device)
         kept = None if stream is None else _find(((*key, *_products()), device, stream), steps, layout, buffers)
         if kept is None:
-            own = {name: _pitched(buffers[name]) for name in layout.padded if buffers.get(name) is not None}
+            try:
+                own = {name: _pitched(buffers[name]) for name in layout.padded if buffers.get(name) is not None}
+            except torch.OutOfMemoryError:
+                own = {}
             function(buffers | own)
             _copy(out, {name: own[name] for name in own.keys() & out.keys() if own[name] is not out[name]})
             return
