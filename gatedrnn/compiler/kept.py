@@ -52,7 +52,8 @@ def kept(step: Step, spec: Spec) -> Compiled | str:
 
 def _key(step: str, spec: Spec) -> str:
     """What is kept there follows from all this."""
-    return hashlib.sha256("\0".join([step, spec.text(), torch.__version__, _SOURCES]).encode()).hexdigest()[:32]
+    parts = [step, spec.text(), torch.__version__, str(torch.get_default_dtype()), _SOURCES]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def _compiled(step: Step, spec: Spec) -> tuple[Compiled | str, bool]:

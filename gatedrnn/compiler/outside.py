@@ -18,10 +18,12 @@ _TRUSTED = ("torch", "gatedrnn", "math", "numpy", "typing", "builtins", "collect
 _MODES = (
     "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_default_dtype", "is_compiling", "get_num_threads",
     "get_num_interop_threads", "are_deterministic_algorithms_enabled", "get_deterministic_debug_mode", "initial_seed",
-    "get_rng_state", "get_float32_matmul_precision", "device_count", "current_device", "is_available", "random", "globals",
-    "locals", "vars", "eval", "exec", "open",
+    "get_rng_state", "get_float32_matmul_precision", "device_count", "current_device", "is_available", "random",
 )  # fmt: skip
-"""Functions of PyTorch that tell of a call (what tensors tell, `asked` sees), modules of random numbers, what reads anything."""
+"""Functions of PyTorch that tell of a call (what tensors tell, `asked` sees), and modules of random numbers."""
+_LOOK_UP = frozenset(("globals", "locals", "vars", "eval", "exec", "open"))
+"""Of Python's own functions, those that read anything."""
+_RANDOM = ("numpy.random", "torch.random")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
@@ -68,10 +70,14 @@ def _collect(function: Any, seen: set[int], parts: list[str], lines: bool) -> No
     for code in _codes(function.__code__):
         if name := next((each for each in _MODES if each in code.co_names), None):
             raise UnsupportedError(f"{name}, which may change{place(function, name)}")
+        if names := _names(code) & _LOOK_UP - function.__globals__.keys():
+            raise UnsupportedError(f"{min(names)}, which may change{place(function, min(names))}")
         if line := _decides_by_device(code):
             where = f"{Path(code.co_filename).name}:{line}"
             raise UnsupportedError(f"a device that is more than an argument of a call, which may change ({where})")
         for each in dis.get_instructions(code):
+            if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                raise UnsupportedError(f"{each.argval}, which it sets outside of it{place(function, each.argval)}")
             if each.opname == "IMPORT_NAME" and str(each.argval).split(".")[0] not in _TRUSTED:
                 where = place(function, each.argval)
                 raise UnsupportedError(f"the import of {each.argval} inside it, which may change{where}")
@@ -82,6 +88,8 @@ def _collect(function: Any, seen: set[int], parts: list[str], lines: bool) -> No
         if isinstance(value, types.FunctionType):
             parts.append(f"{name} {value.__module__}.{value.__qualname__}")
             _collect_own(value, seen, parts, lines)
+        elif isinstance(value, types.ModuleType) and value.__name__.startswith(_RANDOM):
+            raise UnsupportedError(f"{name}, which may change{place(function, name)}")
         elif not _fixed(value) or not (
             constant or name.isupper() or not isinstance(value, (*_CONSTANT, tuple, frozenset))
         ):
@@ -198,9 +206,13 @@ def _read(function: types.FunctionType) -> Iterator[tuple[str, Any, bool]]:
     for name, value in (function.__kwdefaults__ or {}).items():
         yield f"the default {name}", value, True
     for code in _codes(function.__code__):
-        for name in sorted({each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL}):
-            if name in function.__globals__:
-                yield name, function.__globals__[name], False
+        for name in sorted(_names(code) & function.__globals__.keys() - {"__name__"}):
+            yield name, function.__globals__[name], False
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names that it reads from the file, or from Python's own; attributes are none."""
+    return {each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL}
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

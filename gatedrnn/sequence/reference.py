@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from gatedrnn.cells import Params, State, Trace
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.torch_internals import being_traced, writes
+from gatedrnn.core.torch_internals import being_traced, functorch_active, writes
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
 from gatedrnn.weights.compressed import as_dense
@@ -93,13 +93,13 @@ def one_step(
 
     Raises: ArgumentError: the cell's step writes into a state, or gives other states than its Spec names, or in other shapes.
     """
-    spec, counted = request.spec, not (torch.compiler.is_compiling() or being_traced())
+    spec, eager = request.spec, not (torch.compiler.is_compiling() or being_traced())
     h_gates = F.linear(state[0], *recurrent)
-    before = [writes(each) for each in state] if counted else []
-    if None in before:  # in inference mode: a step may write into copies
-        state = tuple(each.clone() for each in state)
-    found: Any = request.cell.step(spec, params, x_gates, h_gates, state)
-    if counted and None not in before:
+    before = [writes(each) if eager and not functorch_active() else None for each in state]
+    # where writes are not counted, a step may write into copies
+    given = tuple(each.clone() for each in state) if None in before else state
+    found: Any = request.cell.step(spec, params, x_gates, h_gates, given)
+    if given is state:
         _check_unwritten(request, state, before)
     if not isinstance(found, (tuple, list)) or len(found) != 2:
         raise _wrong_step(request, f"{len(found)} values" if isinstance(found, (tuple, list)) else type(found).__name__)
@@ -107,7 +107,7 @@ def one_step(
     if not hasattr(trace, "items"):
         raise _wrong_step(request, f"a trace that is a {type(trace).__name__}")
     new = tuple(new) if isinstance(new, Iterable) and not isinstance(new, Tensor) else new
-    if counted:  # elsewhere, sizes are not numbers
+    if eager:  # elsewhere, sizes are not numbers
         _check_states(request, new, x_gates.shape[0])
     if params.weight_hr is not None:
         new = F.linear(new[0], params.weight_hr), *new[1:]

@@ -3,6 +3,7 @@
 import types
 
 import numpy as np
+import numpy.random as npr
 import pytest
 import torch
 from harness import VARIANTS, every_cell, make
@@ -345,6 +346,21 @@ def looks_up(spec, params, x_gates, h_gates, state):
     return (h,), {"cell_candidate": h}
 
 
+def draws_by_an_alias(spec, params, x_gates, h_gates, state):
+    h = spec.squash("cell_candidate", (1.0 if npr.rand() < 2 else 0.5) * (x_gates + h_gates))
+    return (h,), {"cell_candidate": h}
+
+
+def stores(spec, params, x_gates, h_gates, state):
+    global last
+    h = spec.squash("cell_candidate", x_gates + h_gates)
+    last = h.detach().mean()
+    return (h,), {"cell_candidate": h}
+
+
+last = 0.0
+
+
 def reads_words(spec, params, x_gates, h_gates, state):
     h = spec.squash("cell_candidate", (2 if mode == "twice" else 1) * (x_gates + h_gates))
     return (h,), {"cell_candidate": h}
@@ -384,6 +400,8 @@ def rnn_spec(hidden_size):
         (reads_a_pair, "betas, read from outside"),
         (draws, "random, which may change"),
         (looks_up, "globals, which may change"),
+        (draws_by_an_alias, "npr, which may change"),
+        (stores, "last, which it sets outside of it"),
         (reads_a_module, "ACTIVATION, read from outside"),
         (reads_a_file, "harness, read from outside"),
         (over_all, "over more than one dimension"),
@@ -408,8 +426,12 @@ def test_what_is_not_compiled_says_why_and_runs_on_the_reference(step, words):
 hidden_size = 64  # another one than the step's
 
 
+def open(values):
+    return values
+
+
 def reads_an_attribute(spec, params, x_gates, h_gates, state):
-    h = spec.squash("cell_candidate", (x_gates + h_gates) / spec.hidden_size)
+    h = spec.squash("cell_candidate", open(x_gates + h_gates) / spec.hidden_size)
     return (h,), {"cell_candidate": h}
 
 

@@ -99,6 +99,18 @@ def thirds(n):
     return (n > 0).sum(-1, keepdim=True) / 3
 
 
+def spread(n):
+    return torch.var_mean((n > 0).float(), -1, keepdim=True)[1]
+
+
+def large_truth(n):
+    return (n > 0).float() * 16777217
+
+
+def large_count(n):
+    return ((n > 0) * 16777217).float()
+
+
 def other_bits(n):
     return n.detach().view(torch.int32).view(-1, 1, n.shape[-1]).sum(1)
 
@@ -124,6 +136,9 @@ def other_bits(n):
             r"the operation mul \(test_compiled_operations.py:.*\), which rounds to float32 in a layer of float64",
         ),
         (thirds, "the operation div .*, which rounds to float32"),
+        (spread, "the operation var_mean|which rounds to float32"),
+        (large_truth, "the operation mul .*, which rounds to float32"),
+        (large_count, "which rounds to float32"),
         (other_bits, "its step "),
     ],
 )
@@ -163,7 +178,16 @@ def truths(n):
     return (n > 0).float() + 2 * (n > 0.2).float().sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("function", [counted, filled, varied, summed_from_the_end, tenths, large, truths])
+def halves(n):
+    """Exact in float32, however it is computed."""
+    mask = (n > 0).float()
+    unread = mask.mean()  # noqa: F841 - a step may
+    return (
+        mask / 2 + 0.25 * mask.square() + (mask - 0.5).relu() + n * torch.maximum(-torch.where(n > 0, 0.1, 0.2), -mask)
+    )
+
+
+@pytest.mark.parametrize("function", [counted, filled, varied, summed_from_the_end, tenths, large, truths, halves])
 def test_an_argument_that_is_read_is_compiled(function):
     check(ONE, of_n(function), "cpu")
 

@@ -215,11 +215,27 @@ def test_a_step_that_writes_into_a_state_is_refused(mode, given):
                 layer(x, hx)
             assert "cell mine" in str(caught.value) and line_of(decays, "def ") in str(caught.value)
             return
-        output, (_, c) = layer(x)
-        expected = torch.zeros(B, H)
-        for n in output:
-            expected = 0.9 * expected + n
+        lengths = [T, 1, T, 2]
+        output, (_, c) = layer(x, lengths=lengths)
+    expected = torch.zeros(B, H)
+    for t, n in enumerate(output):
+        alive = (t < torch.tensor(lengths))[:, None]
+        expected = torch.where(alive, 0.9 * expected + n, expected)
+    torch.testing.assert_close(c[0], expected)
+
+
+def test_where_writes_are_not_counted_they_change_copies():
+    layer = Recurrent(own(decays, Spec(H, N, ("h", "c"))), D, H)
+    x, hx = torch.randn(T, B, D), tuple(torch.ones(1, B, H) for _ in range(2))
+    expected = 0.9**T * torch.ones(B, H)
+    with torch.no_grad():
+        output, (_, c) = torch.compile(layer, backend="eager")(x, hx)
+        for k, n in enumerate(output):
+            expected = expected + 0.9 ** (T - 1 - k) * n
         torch.testing.assert_close(c[0], expected)
+        each = torch.vmap(lambda c: layer(x, (hx[0], c))[1][1])(torch.ones(2, 1, B, H))
+    torch.testing.assert_close(each[1], c)
+    assert all(torch.equal(state, torch.ones_like(state)) for state in hx)
 
 
 def literal(spec, params, x_gates, h_gates, state):
