@@ -95,11 +95,11 @@ def one_step(
     """
     spec, eager = request.spec, not (torch.compiler.is_compiling() or being_traced())
     h_gates = F.linear(state[0], *recurrent)
-    before = [writes(each) if eager and not functorch_active() else None for each in state]
-    # where writes are not counted, a step may write into copies
-    given = tuple(each.clone() for each in state) if None in before else state
+    given, before = state, [writes(each) for each in state] if eager and not functorch_active() else [None]
+    if eager and None in before:  # where writes are not counted, a step may write into copies
+        given = tuple(each.clone() for each in state)
     found: Any = request.cell.step(spec, params, x_gates, h_gates, given)
-    if given is state:
+    if None not in before:
         _check_unwritten(request, state, before)
     if not isinstance(found, (tuple, list)) or len(found) != 2:
         raise _wrong_step(request, f"{len(found)} values" if isinstance(found, (tuple, list)) else type(found).__name__)
@@ -121,7 +121,7 @@ def one_step(
     return new, output, trace
 
 
-def _check_unwritten(request: Request, state: State, before: list[int | None]) -> None:
+def _check_unwritten(request: Request, state: State, before: Sequence[int | None]) -> None:
     """Raises ArgumentError: the step wrote into a state, which is the output of the step before, or the caller's."""
     from gatedrnn.compiler.outside import place
 
