@@ -19,7 +19,7 @@ _MOVED = frozenset((
     "unsqueeze", "squeeze", "expand", "clone", "cat", "permute", "t", "flip", "_to_copy", "neg", "abs", "maximum", "minimum",
     "amax", "amin", "relu",
 ))  # fmt: skip
-_PLACED = _MADE | _WHOLE | _MOVED
+_PLACED = (_MADE | _WHOLE | _MOVED) - {"_to_copy"}
 """Operations that round nothing but the numbers in them, which kernels round too."""
 _LARGEST = 12
 """Rows are taken to have at most 2¹² elements that differ from 0, whose sum is exact."""
@@ -40,8 +40,7 @@ def mark_rounded(graph: Graph, double: Graph, lines: dict[str, str]) -> None:
             continue
         name = getattr(other.target, "__name__", str(other.target)).split(".")[0]
         known[other] = _bits(other, name, known)
-        placed = name in _PLACED - {"_to_copy"}
-        if kind == torch.float32 and other.users and not placed and known[other] is None:
+        if kind == torch.float32 and other.users and name not in _PLACED and known[other] is None:
             where = f" ({lines[name]})" if name in lines else ""
             raise UnsupportedError(f"the operation {name}{where}, which rounds to float32 in a layer of float64")
 

@@ -192,6 +192,21 @@ def test_an_argument_that_is_read_is_compiled(function):
     check(ONE, of_n(function), "cpu")
 
 
+def test_the_default_type_of_new_tensors_is_followed():
+    """It decides how numbers are rounded; another one makes kernels stale."""
+
+    def own_tenths(n):
+        return torch.where(n > 0, 0.1, 0.2)
+
+    check(ONE, of_n(own_tenths), "cpu")
+    torch.set_default_dtype(torch.float64)
+    try:
+        check(ONE, of_n(own_tenths), "auto")  # on the reference: in a layer of float32, its numbers would be float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    check(ONE, of_n(own_tenths), "cpu")
+
+
 # Numbers of a row, and gates cut out of it.
 
 

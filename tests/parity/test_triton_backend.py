@@ -580,6 +580,26 @@ def test_without_memory_for_a_graph_a_call_runs_as_it_is(error, graphs, monkeypa
     assert not graphs and not module._KEPT
 
 
+def test_without_memory_for_pads_a_call_runs_without_them(graphs, monkeypatch):
+    from gatedrnn.sequence.backends.triton import graphs as module
+
+    def full(*given):
+        raise torch.OutOfMemoryError("no room")
+
+    layer = build("lstm")
+    monkeypatch.setattr(module, "_pitched", full)
+    equal(*both(layer, *inputs_for(layer, T, B)))
+
+
+def test_graphs_of_two_streams_are_captured_on_two(monkeypatch):
+    from gatedrnn.sequence.backends.triton import graphs as module
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
+    made = [module._capture_stream(torch.device("cuda", 0), stream) for stream in (1, 2, 1)]
+    module._capture_stream.cache_clear()
+    assert made[0] is made[2] is not made[1]
+
+
 def test_what_inference_mode_left_serves_later_calls(graphs):
     layer = build("onlstm")
     x, states = inputs_for(layer, T, B)
