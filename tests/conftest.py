@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_compiled_before():
+    """Each file begins with what `torch.compile` knows in a fresh process: code that it once gave up on, it skips ever after."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 @pytest.fixture(scope="session")
