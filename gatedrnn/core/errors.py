@@ -17,7 +17,7 @@ class GatedRNNError(Exception):
             message = f"{owner}: {rule}"
             if got is not None:
                 message = f"{message}; got {got}"  # torch.compile cannot add to what it has formatted
-            message = f"{message}."
+            message = f"{message}." if message[-1:] != "?" else message  # of a question, as another error may end in
             if advice:
                 message = f"{message} {advice}" if advice.endswith((".", "?")) else f"{message} {advice}."
         self.args = (message,)  # as super().__init__ does, which torch.compile cannot trace
@@ -37,6 +37,10 @@ class ConfigError(GatedRNNError, ValueError):
 
 class CheckpointError(GatedRNNError, RuntimeError):
     """A saved model is missing, damaged or does not fit."""
+
+
+class EquationError(CheckpointError):
+    """A cell of one's own computes something else than when the model was saved."""
 
 
 class BackendError(GatedRNNError, RuntimeError):

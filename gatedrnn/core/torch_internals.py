@@ -170,6 +170,12 @@ def writes(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else getattr(tensor, "_version", None)
 
 
+def of_one_tensor(a: Tensor, b: Tensor) -> bool:
+    """Whether both are views of one tensor, so that they count each other's writes. Publicly: not known of."""
+    base = getattr(a, "_base", None)
+    return base is not None and base is getattr(b, "_base", None)
+
+
 def decompositions(operators: list[Any]) -> dict[Any, Any]:
     """How PyTorch computes these from simpler operators. Publicly: some of them; a cell with the others runs on the reference.
 

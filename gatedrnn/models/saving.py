@@ -12,6 +12,7 @@ from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import check_readable, exists, read_yaml, yaml_text
+from gatedrnn.models.equations import NOTE, check_equations, noted
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"
@@ -177,7 +178,8 @@ def save_weights(folder: Path | str, model: PretrainedModel, *, trained: bool = 
     Args: trained: False for weights that a training begins with, or may begin again beside, see `holds_trained`.
     Raises: DataError: it cannot be written.
     """
-    save_tensors(folder, model.own_state_dict(), None if trained else _UNTRAINED)
+    notes = ({} if trained else _UNTRAINED) | noted(model)
+    save_tensors(folder, model.own_state_dict(), notes or None)
 
 
 def save_tensors(folder: Path | str, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
@@ -199,16 +201,38 @@ def stored_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def holds_trained(folder: Path | str) -> bool:
     """Whether `model.safetensors` is there and not known to hold the weights that a training began with: a damaged one may."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     path = Path(folder) / WEIGHTS_FILE
     if not path.exists():
         return False
     try:
-        with safe_open(path, framework="pt") as file:
-            return file.metadata() != _UNTRAINED
+        return not _UNTRAINED.items() <= _notes(path).items()
     except (SafetensorError, OSError):
         return True
+
+
+def _notes(path: Path) -> dict[str, str]:
+    """What `save_weights` noted in a file. Raises: SafetensorError, OSError: it cannot be read."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def check_cells(folder: Path | str, model: PretrainedModel) -> None:
+    """Raises: CheckpointError: a cell of one's own is not the one that the folder's `model.safetensors` was written with."""
+    path = Path(folder) / WEIGHTS_FILE
+    check_equations(path, _notes(path), model)
+
+
+def forget_cells(folder: Path | str) -> None:
+    """Take the note about cells out of `model.safetensors`. Raises: DataError: it cannot be written."""
+    from safetensors.torch import load_file, save_file
+
+    path = Path(folder) / WEIGHTS_FILE
+    kept, notes = load_file(path), {name: text for name, text in _notes(path).items() if name != NOTE}
+    write_listed(path, lambda temporary: save_file(kept, temporary, notes or None))
 
 
 def read_config(folder: Path | str, kind: type) -> Any:
@@ -229,7 +253,8 @@ def read_config(folder: Path | str, kind: type) -> Any:
 def load_weights(folder: Path | str, model: PretrainedModel) -> None:
     """Read `model.safetensors` into `model`, all or nothing, and check it and the configuration against their checksums.
 
-    Raises: CheckpointError: missing, damaged, changed, or of other names or shapes than the configuration says.
+    Raises: CheckpointError: missing, damaged, changed, of other names or shapes than the configuration says, or written with
+        another equation of a cell of one's own.
     """
     path = Path(folder) / WEIGHTS_FILE
     if not path.is_file():
@@ -237,6 +262,7 @@ def load_weights(folder: Path | str, model: PretrainedModel) -> None:
     saved = read_weights(path, model)
     for name in (CONFIG_FILE, WEIGHTS_FILE):  # last, where damage that shows has been named
         check(Path(folder) / name)
+    check_cells(folder, model)
     put_weights(model, saved)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from gatedrnn.cells import Params, State, Trace
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.core.torch_internals import being_traced, functorch_active, writes
+from gatedrnn.core.torch_internals import being_traced, functorch_active, of_one_tensor, writes
 from gatedrnn.sequence.perturb import fold
 from gatedrnn.sequence.request import Request, Result
 from gatedrnn.weights.compressed import as_dense
@@ -95,7 +95,9 @@ def one_step(
     """
     spec, eager = request.spec, not (torch.compiler.is_compiling() or being_traced())
     h_gates = F.linear(state[0], *recurrent)
-    given, before = state, [writes(each) for each in state] if eager and not functorch_active() else [None]
+    given, before = state, [None]
+    if eager and not functorch_active():  # of views of one tensor, each counts the writes into all
+        before = [None if of_one_tensor(each, x_gates) else writes(each) for each in state]
     if eager and None in before:  # where writes are not counted, a step may write into copies
         given = tuple(each.clone() for each in state)
     found: Any = request.cell.step(spec, params, x_gates, h_gates, given)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gatedrnn.core.config import to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.layers import RecurrentBase
-from gatedrnn.models.saving import CONFIG_FILE, PretrainedModel, load_weights, save_config, save_weights
+from gatedrnn.models.saving import CONFIG_FILE, PretrainedModel, check_cells, load_weights, save_config, save_weights
 from gatedrnn.tasks import Task
 from gatedrnn.tasks.task import Batch, Score, check_read
 from gatedrnn.training import checkpoint
@@ -103,6 +103,7 @@ def train(
             check_gates([layer for layer, _ in loop.gates], training)
         else:
             continued(folder, config)
+            check_cells(folder, model)
             check_same(*saved, loop.state.progress)
             check_epochs(saved[1], training, read_run_config(folder / CONFIG_FILE, written=True).training)
             if saved[1]["precision"]:  # the scaler of losses that a GPU used
@@ -258,8 +259,9 @@ class Loop:
         training, state, p = self.config.training, self.state, self.state.progress
         batch = whole.part(self.fabric.global_rank, self.fabric.world_size)
         of_stage = self._training_of_stage()
-        # later epochs taken to be as long as this one
-        total = p.step - p.batch + steps * (training.epochs - p.epoch + 1)
+        total = (
+            p.step - p.batch + steps * (training.epochs - p.epoch + 1)
+        )  # later epochs taken to be as long as this one
         now = rate(of_stage, p.base_rate, p.step, total, whole.steps, self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now

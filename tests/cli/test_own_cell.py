@@ -1,8 +1,10 @@
 """A cell in a file outside the package: one file, one registry line, and everything that cells have."""
 
 import copy
+import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 from terminal import fails, record, works
@@ -11,6 +13,7 @@ from gatedrnn import CELLS, Gates, Recurrent
 from gatedrnn.cells import own
 from gatedrnn.core.errors import BackendError, DataError
 from gatedrnn.core.torch_internals import scan
+from gatedrnn.models.equations import noted
 
 TEXT = '''"""A unit of leaky candidates: what leaks is a gate."""
 
@@ -129,6 +132,7 @@ def test_every_command_knows_it(leaky, work, tmp_path):
         ("def step(:\n", "SyntaxError in line 1"),
         ("import torch\n\n1 / 0\n", "ZeroDivisionError in line 3"),
         ("import gatedrnn.cells.nothing\n", "ModuleNotFoundError in line 1"),
+        ('from gatedrnn import CELLS\nCELLS["lstmm"]\n', "Did you mean 'lstm'? Fix the file."),
         (TEXT + LAST.replace('"leaky"', '"lstm"', 1), "a name can be registered once; got 'lstm'"),
     ],
 )
@@ -182,3 +186,85 @@ def test_a_file_that_only_holds_a_cell_and_one_that_changed(leaky):
     leaky.write_text(TEXT + LAST + "# another\n")
     with pytest.raises(DataError, match="must not change after"):
         own.import_cells(leaky)
+
+
+@pytest.fixture
+def trained(leaky, work, tmp_path):
+    """A run of the leaky cell, and the file, as a new process finds them."""
+    small = [
+        "--model.embedding_size",
+        8,
+        "--model.hidden_sizes",
+        "[8]",
+        "--training.epochs",
+        1,
+        "--training.batch_size",
+        8,
+    ]
+    given = [
+        "train",
+        "--data",
+        work / "text",
+        "--model.cell",
+        "leaky",
+        *small,
+        "--out",
+        tmp_path / "run",
+        "--import",
+        leaky,
+    ]
+    works(*given)
+    forget()
+    return tmp_path / "run", given
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(1 - moved) * c", "(1 - moved * moved) * c"),
+        ("rate: float = 0.5) -> Spec:", "rate: float = 0.5) -> Spec:\n    rate = 0.4"),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_equation(trained, leaky, work, old, new):
+    run, given = trained
+    text, scored = leaky.read_text(), ["evaluate", run, "--data", work / "text" / "test.txt", "--import", leaky]
+    before = record(*scored)["perplexity"]
+    assert old in text
+    leaky.write_text(text.replace(old, new))
+    more = [*given, "--training.epochs", 2, "--resume"]
+    for command in (scored, more):
+        forget()
+        told = fails(*command)
+        assert (
+            "must run with the equation of leaky that it was written with; got another step: on fixed numbers" in told
+        )
+        assert f"if the change was made on purpose: gatedrnn accept {run}" in told
+    forget()
+    leaky.write_text(text.replace("    _, c = state", "    h, c = state  # the same"))
+    assert record(*scored)["perplexity"] == before
+    forget()
+    leaky.write_text(text.replace(old, new))
+    assert "the equation of its cell" in works("accept", run, "--import", leaky)
+    forget()
+    assert record(*scored)["perplexity"] != before
+    forget()
+    works(*more)
+
+
+def test_a_cell_that_cannot_be_asked_has_no_note_and_no_numbers_are_drawn(leaky):
+    text = leaky.read_text()
+    leaky.write_text(
+        text.replace('rate") * l', 'rate") * l * torch.rand(()) * numpy.random.rand()').replace(
+            "import torch", "import numpy, torch"
+        )
+    )
+    own.import_cells(leaky)
+    layer, plain = Recurrent("leaky", D, H, bias=False, proj_size=4), Recurrent("lstm", D, H)
+    seeds = torch.get_rng_state(), np.random.get_state()[1].copy()
+    assert noted(layer) == {} and noted(plain) == {}
+    assert torch.equal(torch.get_rng_state(), seeds[0]) and (np.random.get_state()[1] == seeds[1]).all()
+    forget()
+    leaky.write_text(text)
+    own.import_cells(leaky)
+    found = noted(Recurrent("leaky", D, H, bias=False, proj_size=4, dtype=torch.bfloat16))
+    assert set(json.loads(found["equations"])["leaky"]) == {"h", "c", "leak_gate", "cell_candidate"}

@@ -236,6 +236,24 @@ def test_where_writes_are_not_counted_they_change_copies():
     assert all(torch.equal(state, torch.ones_like(state)) for state in hx)
 
 
+def adds_in_place(spec, params, x_gates, h_gates, state):
+    n = x_gates.add_(h_gates).mul_(0.5)
+    return (n,), {"n": n}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_step_may_write_into_its_logits_and_give_them(mode):
+    """All steps' logits are views of one tensor, and count writes together."""
+    layer = Recurrent(own(adds_in_place), D, H)
+    x, h = torch.randn(T, B, D), torch.zeros(B, H)
+    with mode():
+        output = layer(x)[0]
+    for x_t, found in zip(x, output, strict=True):
+        h = F.linear(x_t, layer.weight_ih_l0, layer.bias_ih_l0) + F.linear(h, layer.weight_hh_l0, layer.bias_hh_l0)
+        h = 0.5 * h
+        torch.testing.assert_close(found, h)
+
+
 def literal(spec, params, x_gates, h_gates, state):
     n = spec.squash("n", 127 * x_gates + 131 * h_gates)
     return (n,), {"n": n}

@@ -7,9 +7,9 @@ from typing import Any
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import run_place
 from gatedrnn.core.checksums import CHECKSUMS_FILE
-from gatedrnn.core.errors import CheckpointError
+from gatedrnn.core.errors import CheckpointError, EquationError
 from gatedrnn.core.files import write_with
-from gatedrnn.models.saving import CONFIG_FILE
+from gatedrnn.models.saving import CONFIG_FILE, forget_cells
 from gatedrnn.training.run import accept_run, load_run, locked
 
 
@@ -30,7 +30,12 @@ def run(options: Options) -> dict[str, Any]:
         before = path.read_bytes() if path.is_file() else None
         changed = accept_run(folder)
         try:
-            load_run(folder, None)
+            try:
+                load_run(folder, None)
+            except EquationError:  # the note of it goes
+                forget_cells(folder)
+                load_run(folder, None)
+                changed += ["the equation of its cell"]
         except BaseException:  # it cannot be read: its list stays as it was
             if before is None:
                 path.unlink()
