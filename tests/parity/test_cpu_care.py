@@ -27,6 +27,8 @@ from torch.func import functional_call
 
 from gatedrnn import CELLS, LSTM, Gates, Recurrent
 from gatedrnn.core.errors import ArgumentError, BackendError
+from gatedrnn.sequence.backends.cpu.recurrence import arguments, operator
+from gatedrnn.sequence.backends.cpu.runtime import team
 
 
 @every_cell
@@ -150,6 +152,28 @@ def test_threads_change_next_to_nothing_and_runs_nothing(variant, size, ragged, 
         found.setdefault(count, []).append(measure(layer, "cpu", x, states, lengths=lengths))
     same_bits(*found[2])
     equal(found[2][0], found[1][0], 1e-5)
+
+
+@every_cell
+@pytest.mark.parametrize(("count", "kind"), [(2, "float32"), (3, "float64"), (2, "bfloat16")])
+def test_threads_that_keep_to_their_rows_of_the_batch(variant, count, kind, threads, monkeypatch):
+    """Where all sequences have all steps and U is small, no thread waits for another at a step."""
+    dtype = torch.float64 if kind == "float64" else torch.float32
+    layer = make(variant, 64, 70, bidirectional=True, dtype=dtype)
+    x, states = inputs_for(layer, 12, 25)
+    chosen, decide = [], arguments.by_rows
+    monkeypatch.setattr(operator, "by_rows", lambda *given: (chosen.append(decide(*given)), chosen[-1])[1])
+    found = []
+    for rows in (8, 100, 8):
+        monkeypatch.setattr(arguments, "OWN_ROWS", rows)
+        operator.forward_loop.cache_clear()
+        threads(count)
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind == "bfloat16"):
+            found.append(measure(layer, "cpu", x, states))
+    operator.forward_loop.cache_clear()
+    assert team.size() == 1 or (True in chosen and False in chosen)
+    same_bits(found[0], found[2])
+    equal(found[0], found[1], {"float32": 1e-5, "float64": 1e-12, "bfloat16": 2e-2}[kind])
 
 
 def own_cell():

@@ -145,7 +145,7 @@ def calls_of(name):
 
 
 def _calls_of_cell(variant, dtype):
-    for steps, size, width, hidden in [*SIZES, (3, 1, 7, 17), (20, 9, 64, 70)]:
+    for steps, size, width, hidden in [*SIZES, (3, 1, 7, 17), (20, 17, 64, 70)]:
         torch.set_num_threads(2 if hidden == 70 else 1)
         layer = make(variant, width, hidden, 2, bidirectional=True, dtype=dtype, gates=None)
         x, states = inputs_for(layer, steps, size)

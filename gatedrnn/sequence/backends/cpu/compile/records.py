@@ -127,6 +127,7 @@ ldg         int    L
 scaled      int    whether `scale` counts
 ranges      index  level, first column, columns: whose gradients are there from that level on, and scaled then
 ranged      int    how many
+by_rows     int    whether each thread keeps to its rows of the batch at all steps, and waits for no other
 """
 _TOKENS = """
 offsets     index  first token of each step, and N [T + 1]

@@ -26,6 +26,10 @@ def direct(steps: int, batch: int, tokens: int, half: bool) -> tuple[bool, bool]
 
 TOKENS = 256
 """Tokens a weight gradient takes in at once."""
+OWN_ROWS = 8
+"""So many rows of the batch are worth a product of a thread's own."""
+OWN_NUMBERS = 1 << 19
+"""Up to so many numbers of U stay in the second-level cache of each core."""
 REGISTERS = 16
 """Reals that hold a layout of matrix registers."""
 LINE = 16

@@ -121,12 +121,12 @@ def restore(tyctx: Any, p: Any) -> Any:
 @njit
 def begin(scratch):
     """What this thread has of `scratch` (a record `Scratch`), the layout of its matrix registers kept."""
-    q = thread()
+    q = thread() + 0  # as wide as any other whole number
     registers = scratch.scratch + q * scratch.scratch_size
     keep(registers)
     edge = registers + REGISTERS
     left = scratch.left + q * scratch.left_size
-    return Work(scratch.panel, scratch.tall, edge, left, edge + scratch.tall * scratch.panel, q, threads())
+    return Work(scratch.panel, scratch.tall, edge, left, edge + scratch.tall * scratch.panel, q, threads() + 0)
 
 
 @njit

@@ -22,6 +22,8 @@ from gatedrnn.sequence.backends.cpu.matmul.sizes import (
     ALONE,
     KINDS,
     MATRIX_ROWS,
+    OWN_NUMBERS,
+    OWN_ROWS,
     REGISTERS,
     TOKENS,
     depth,
@@ -99,6 +101,16 @@ def threads_for(plan: Plan, tokens: int, width: int, team_size: int) -> int:
     """Threads for a layer: one where waking the others takes longer than the products."""
     products = tokens * (plan.columns_x * width + plan.rows * plan.hidden)
     return 1 if products < ALONE else team_size
+
+
+def by_rows(run: "Loop", steps: int, batch: int, tokens: int) -> bool:
+    """Whether each thread keeps to its rows of the batch at all steps: the team waits less, and each reads all of U.
+
+    Beside a busy program the threads do not wait for the one that it delays.
+    """
+    numbers = sum(product.rows for product in run.plan.products) * run.plan.hidden
+    few = run.threads == 1 or batch < OWN_ROWS * run.threads or tokens < steps * batch
+    return not few and numbers <= OWN_NUMBERS
 
 
 @functools.lru_cache(maxsize=256)

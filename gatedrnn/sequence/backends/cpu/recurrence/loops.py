@@ -11,7 +11,7 @@ from typing import Any
 
 from numba import types
 
-from gatedrnn.sequence.backends.cpu.compile.records import Gradients, Matrix, Own, Panels, Past, Plain, Product
+from gatedrnn.sequence.backends.cpu.compile.records import Gradients, Matrix, Own, Panels, Past, Plain, Product, Work
 from gatedrnn.sequence.backends.cpu.matmul.direct import multiply_direct
 from gatedrnn.sequence.backends.cpu.matmul.multiply import multiply, multiply_transposed, pack_transposed
 from gatedrnn.sequence.backends.cpu.matmul.panels import beyond, ceil_div, depth, pack, rows_at_once, share
@@ -132,6 +132,26 @@ def _left(p, size, given, made, start, m, start_before, old):
     return Matrix(made.out + start_before * H, H), old, Matrix(given.h0 + old * H, H)
 
 
+@njit
+def _rest(rows, r):
+    """Rows of a `Matrix`, from row r on."""
+    return Matrix(rows.at + r * rows.ld, rows.ld)
+
+
+@njit
+def _team(size, work):
+    """What a step's products are shared by: alone, where a thread keeps to its own rows."""
+    q, parts = (0, 1) if size.by_rows else (work.q, work.parts)
+    return Work(work.panel, work.tall, work.edge, work.left, work.row, q, parts)
+
+
+@njit
+def _meet(size):
+    """Wait for the team, unless what other threads write is not read before the end."""
+    if not size.by_rows:
+        barrier()
+
+
 def forward(size, tokens, scratch, weights, given, made):
     """The forward pass."""
     work = begin(scratch)
@@ -141,23 +161,27 @@ def forward(size, tokens, scratch, weights, given, made):
     _pack_forward(size, weights, work)
     _inputs(size, tokens, weights, given, made, work)
     before, start_before = 0, 0  # rows of the step before
+    team = _team(size, work)
     for s in range(T):
         t = T - 1 - s if size.reverse else s
         start, m = offsets[t], offsets[t + 1] - offsets[t]
         b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
+        r0, r1 = (b0, b1) if size.by_rows else (0, m)  # rows whose products this thread has a share of
         g, k, P = made.G + start * size.ldg, 0, weights.PU
         for level in range(size.levels):
             while k < size.count and _product(size, k).level == level:
                 p = _product(size, k)
                 left, old, new = _left(p, size, given, made, start, m, start_before, min(before, m))
-                _recurrent(left, old, p, size, weights, P, g, s % 2, work)
-                _recurrent(new, m - old, p, size, weights, P, g + old * size.ldg, s % 2, work)
-                barrier()  # the next product may add to the same columns, which threads share otherwise
+                r = max(old, r0)  # the first row that begins here
+                here = max(0, min(old, r1) - r0)
+                _recurrent(_rest(left, r0), here, p, size, weights, P, g + r0 * size.ldg, s % 2, team)
+                _recurrent(_rest(new, r - old), r1 - r, p, size, weights, P, g + r * size.ldg, s % 2, team)
+                _meet(size)  # the next product may add to the same columns, which threads share otherwise
                 P = beyond(P, ceil_div(p.rows, work.panel), depth(P, H), work.panel)
                 k += 1
             forward_rows(level, gates, hidden, beside, own, start + b0, start + b1)
             if k < size.count:
-                barrier()
+                _meet(size)
         after = 0 if size.reverse or t == T - 1 else offsets[t + 2] - offsets[t + 1]
         for b in range(b0, b1):
             if t == 0 if size.reverse else b >= after:
@@ -165,7 +189,7 @@ def forward(size, tokens, scratch, weights, given, made):
                 if kept:
                     copy(made.cs + (start + b) * kept, made.cn + b * kept, kept)
         before, start_before = m, start
-        barrier()
+        _meet(size)
     finish(work)
 
 
@@ -233,14 +257,15 @@ def _pack_backward(size, kept, work):
 
 
 @njit
-def _through(p, P, size, made, g, m, back, work):
-    """Put, or add, to the gradient of product p's left factor m gates' rows at g · panels P of its rows of U."""
+def _through(p, P, size, made, start, r0, r1, back, work):
+    """Put, or add, to the gradient of product p's left factor gates' rows r0 … r1 − 1 of a step · panels P of its rows of U."""
     H, beside = size.H, size.cells * size.H
     across = ceil_div(H, work.panel)
     f, e = share(across, work.q, work.parts), share(across, work.q + 1, work.parts)
     a, z = (e, f) if back else (f, e)
-    left = Matrix(made.dc + (p.left - 1) * H, beside) if p.left else Matrix(made.dh, H)
-    multiply(Matrix(g + p.column, size.ldg), m, Panels(P, p.rows, H), left, a, z, p.add, work)
+    left = Matrix(made.dc + (r0 * beside + (p.left - 1) * H), beside) if p.left else Matrix(made.dh + r0 * H, H)
+    g = made.dG + ((start + r0) * size.ldg + p.column)
+    multiply(Matrix(g, size.ldg), r1 - r0, Panels(P, p.rows, H), left, a, z, p.add, work)
 
 
 @njit
@@ -283,21 +308,24 @@ def backward(size, tokens, scratch, kept, given, made):
     of_h, of_g = Matrix(given.grad_h, given.grad_h_stride), Matrix(given.grad_g, given.grad_g_stride)
     into = Gradients(of_h, of_g, made.dh, made.dc, made.dG, made.d_extra + work.q * made.extra_size)
     _pack_backward(size, kept, work)
+    team = _team(size, work)
+    barrier()
     for s in range(T):
         t = s if size.reverse else T - 1 - s
         start, m = offsets[t], offsets[t + 1] - offsets[t]
         b0, b1 = share(m, work.q, work.parts), share(m, work.q + 1, work.parts)
+        r0, r1 = (b0, b1) if size.by_rows else (0, m)
         for done in range(size.levels):
             level = size.levels - 1 - done
             backward_rows(level, gates, hidden, beside, into, own, start, b0, b1, done == 0)
             _scaled(level, size, kept, made.dG + (start + b0) * size.ldg, b1 - b0)
-            barrier()
+            _meet(size)
             P = kept.P
             for k in range(size.count):
                 p = _product(size, k)
                 if p.level == level:
-                    _through(p, P, size, made, made.dG + start * size.ldg, m, s % 2, work)
+                    _through(p, P, size, made, start, r0, r1, s % 2, team)
                 P = beyond(P, across, depth(P, p.rows), work.panel)
-            barrier()
+            _meet(size)
     _gradients(size, tokens, kept, made, work)
     finish(work)

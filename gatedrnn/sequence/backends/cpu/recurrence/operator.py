@@ -19,7 +19,15 @@ from gatedrnn.sequence.backends.cpu.matmul.pieces import rank_of, tables
 from gatedrnn.sequence.backends.cpu.matmul.sizes import HALF_STEPS, TOKENS, direct, kind_of, round_up
 from gatedrnn.sequence.backends.cpu.operators.checks import drawable, real, together, trusted
 from gatedrnn.sequence.backends.cpu.operators.pointwise import draw_values
-from gatedrnn.sequence.backends.cpu.recurrence.arguments import Loop, Values, layout, leading, loop, threads_for
+from gatedrnn.sequence.backends.cpu.recurrence.arguments import (
+    Loop,
+    Values,
+    by_rows,
+    layout,
+    leading,
+    loop,
+    threads_for,
+)
 from gatedrnn.sequence.backends.cpu.runtime import memory, team
 from gatedrnn.sequence.backends.cpu.runtime.target import Target, best
 from gatedrnn.sequence.derivatives import no_second_derivative
@@ -145,7 +153,8 @@ def forward_loop(
         packed_w, packed_u = run.forward_room
         rooms |= {} if direct_w else {"PW": packed_w * run.packed.itemsize}
         rooms |= {} if direct_u else {"PU": packed_u * run.packed.itemsize}
-    return run.given({"T": T, "reverse": reverse, "direct_w": direct_w, "direct_u": direct_u}, rooms)
+    own = kind not in fixed and not direct_u and by_rows(run, T, B, N)
+    return run.given({"T": T, "reverse": reverse, "by_rows": own, "direct_w": direct_w, "direct_u": direct_u}, rooms)
 
 
 def _trusted(
@@ -240,7 +249,13 @@ def recurrence_backward(
     else:
         rooms["dG"] = N * run.apart * dtype.itemsize
     values: Values = {
-        **{"T": T, "reverse": reverse, "offsets": tokens.offsets, "prev": tokens.previous},
+        **{
+            "T": T,
+            "reverse": reverse,
+            "by_rows": by_rows(run, T, B, N),
+            "offsets": tokens.offsets,
+            "prev": tokens.previous,
+        },
         **{"W": t["weight_ih"], "U": t["weight_hh"], "scale": t["scale"], "scaled": scale_G is not None},
         **{
             "extra": t["extra"],
