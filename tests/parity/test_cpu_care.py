@@ -155,8 +155,17 @@ def test_threads_change_next_to_nothing_and_runs_nothing(variant, size, ragged, 
 
 
 @every_cell
-@pytest.mark.parametrize(("count", "kind"), [(2, "float32"), (3, "float64"), (2, "bfloat16")])
-def test_threads_that_keep_to_their_rows_of_the_batch(variant, count, kind, threads, monkeypatch):
+def test_threads_that_keep_to_their_rows_of_the_batch(variant, threads, monkeypatch):
+    _threads_apart(variant, 2, "float32", threads, monkeypatch)
+
+
+@pytest.mark.parametrize("variant", ["lstm", "gru-before", "onlstm-chunks"])
+@pytest.mark.parametrize(("count", "kind"), [(3, "float64"), (2, "bfloat16")])
+def test_threads_that_keep_to_their_rows_in_other_precisions(variant, count, kind, threads, monkeypatch):
+    _threads_apart(variant, count, kind, threads, monkeypatch)
+
+
+def _threads_apart(variant, count, kind, threads, monkeypatch):
     """Where all sequences have all steps and U is small, no thread waits for another at a step."""
     dtype = torch.float64 if kind == "float64" else torch.float32
     layer = make(variant, 64, 70, bidirectional=True, dtype=dtype)
