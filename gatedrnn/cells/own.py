@@ -74,6 +74,11 @@ def imported_files() -> list[Path]:
     return list(_RUN)
 
 
+def imported_texts() -> list[str]:
+    """Their names, with the first digits of a hash of what they held."""
+    return [f"{path.name} {digest[:12]}" for path, digest in _RUN.items()]
+
+
 def _forget(place: Path, name: str, before: set[str], loaded: set[str]) -> None:
     """Undo an import: the file may be mended and imported again. Cells of modules that it imported stay: those do not run again.
 

@@ -21,6 +21,7 @@ from gatedrnn.hf.configuration import AUTO_MAP, GatedRNNConfig
 from gatedrnn.hf.drawing import draw, mark_drawn
 from gatedrnn.hf.state import RecurrentState, given_state, unread
 from gatedrnn.models import LanguageModel
+from gatedrnn.models.equations import check_equations, equations
 from gatedrnn.models.language_model import States
 from gatedrnn.models.saving import put_weights, read_weights, stored_tensors
 from gatedrnn.weights.compressed import compressed
@@ -249,6 +250,8 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         if self.config.compressed:
             kwargs["max_shard_size"] = sys.maxsize  # our reader takes one file
             kwargs["state_dict"] = {f"model.{name}": value for name, value in stored_tensors(tensors).items()}
+        if found := equations(self.model):
+            self.config.equations = found
         self.config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)
 
@@ -269,6 +272,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
             named = {str(place) for place in (places.values() if isinstance(places, dict) else [places])}
             if named != {"meta"}:  # where nothing has memory
                 _require_embedding(name, found[0] if isinstance(found, tuple) else found)
+            _check_cells(name, found[0] if isinstance(found, tuple) else found)
             return found
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
         if dtype not in (None, "auto", "float32", torch.float32):
@@ -277,6 +281,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         file = cached_file(name, SAFE_WEIGHTS_NAME, **hub)
         model = cls(config)
         put_weights(model.model, read_weights(Path(str(file)), model.model, "model."))
+        _check_cells(name, model)
         nothing = {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
         return (model.eval(), nothing) if kwargs.get("output_loading_info") else model.eval()
 
@@ -297,6 +302,13 @@ def _require_embedding(name: Any, model: GatedRNNForCausalLM) -> None:
     """Raise CheckpointError if the embedding was not in the file: transformers leaves one that is tied without memory."""
     if model.model.embedding.weight.is_meta and not hasattr(model, "hf_device_map"):
         raise unfit(name, "model.embedding.weight, which is not in the file")
+
+
+def _check_cells(name: Any, model: GatedRNNForCausalLM) -> None:
+    """Raise EquationError if a cell of one's own is not the one that the model was saved with."""
+    written = getattr(model.config, "equations", None)
+    if written is not None:
+        check_equations(str(name), written, model.model, 'remove "equations" from its config.json')
 
 
 def unfit(name: Any, got: str) -> CheckpointError:

@@ -2,9 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,53 +15,68 @@ from torch import Tensor, nn
 
 from gatedrnn.cells import Params
 from gatedrnn.core.errors import EquationError
+from gatedrnn.gates import Gates
 from gatedrnn.layers import RecurrentBase
 
-NOTE = "equations"
-"""Its name among the notes of `model.safetensors`: cell → state or gate → a number, in JSON."""
-
-_CLOSE = 1e-6
+_CLOSE = {"float64": 1e-6, "float32": 1e-3}
 """Relative; the same step in another PyTorch, or on another CPU, differs by less."""
 
-Answers = dict[str, float]
+_PACKAGE = Path(sys.modules[__name__.partition(".")[0]].__path__[0])
+
+Answers = dict[str, Any]
+"""Of a cell: `gates`, its default; `dtype`, in which it was asked; `values`, state or gate → a number."""
 
 
-def noted(model: nn.Module) -> dict[str, str]:
-    """The note about a model's cells; none of the package's own, and of those that cannot be asked."""
-    found = {name: answers for name, layer in _own(model).items() if (answers := _answers(layer))}
-    return {NOTE: json.dumps(found)} if found else {}
+def equations(model: nn.Module) -> dict[str, Answers]:
+    """Of each cell of a model that is not the package's own, what it computes, but for those that cannot be asked."""
+    return {name: answers for name, layer in _own(model).items() if (answers := _answers(layer))}
 
 
-def check_equations(path: Path, notes: Mapping[str, str], model: nn.Module) -> None:
-    """Compare a file's note with the model's cells as they are now.
+def check_equations(place: str, written: Any, model: nn.Module, accept: str) -> None:
+    """Compare what `equations` gave once, read back from JSON, with the model's cells as they are now.
 
-    Raises: EquationError: a cell gives something else. A cell that a note does not name, or that cannot be asked, passes.
+    Args: accept: what accepts another equation.
+    Raises: EquationError: a cell gives something else, or this is damaged. A cell that was not asked, or cannot be, passes.
     """
-    written: dict[str, Answers] = json.loads(notes.get(NOTE, "{}"))
-    for name, layer in _own(model).items() if written else ():
-        before, now = written.get(name, {}), _answers(layer)
-        if not before or not now:
-            continue
-        for value in sorted(before.keys() | now.keys()):
-            was, gives = before.get(value, math.nan), now.get(value, math.nan)
-            if not math.isclose(was, gives, rel_tol=_CLOSE, abs_tol=_CLOSE * _CLOSE) and (was, gives) != (gives, was):
-                got = f"another step: on fixed numbers {value} was {was:.6g} and is {gives:.6g}"
-                advice = f"Give the file as it was; if the change was made on purpose: gatedrnn accept {path.parent}"
-                rule = f"must run with the equation of {name} that it was written with"
-                raise EquationError(str(path), rule, got, advice)
+    for name, layer in _own(model).items():
+        try:
+            before, now = written.get(name), _answers(layer)
+            if before is None or now is None:
+                continue
+            changed = _changed(before, now)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise EquationError(
+                place, "has a damaged note about its cells", repr(error), f"To remove it: {accept}"
+            ) from error
+        if changed:
+            rule = f"must run with the equation of {name} that it was written with"
+            advice = f"Give the file as it was; if the change was made on purpose: {accept}"
+            raise EquationError(place, rule, f"another one: {changed}", advice)
+
+
+def _changed(before: Answers, now: Answers) -> str:
+    """What differs, in words; nothing if they are the same."""
+    if before["gates"] != now["gates"]:
+        return f"its gates were {before['gates']} and are {now['gates']}"
+    close = max(_CLOSE[before["dtype"]], _CLOSE[now["dtype"]])
+    for value in sorted(before["values"].keys() & now["values"].keys()):
+        was, gives = float(before["values"][value]), now["values"][value]
+        if not math.isclose(was, gives, rel_tol=close, abs_tol=1e-12):
+            return f"on fixed numbers, {value} was {was:.6g} and is {gives:.6g}"
+    return ""
 
 
 def _own(model: nn.Module) -> dict[str, RecurrentBase]:
     """By name of the cell, a layer of each that is not the package's."""
     layers = [each for each in model.modules() if isinstance(each, RecurrentBase)]
-    package = f"{__name__.partition('.')[0]}."
-    return {
-        layer.cell.name: layer
-        for layer in reversed(layers)
-        if not all(
-            f"{getattr(of, '__module__', '')}.".startswith(package) for of in (layer.cell.step, layer.cell.make_spec)
-        )
-    }
+    own = [each for each in layers if not (_is_ours(each.cell.step) and _is_ours(each.cell.make_spec))]
+    return {layer.cell.name: layer for layer in reversed(own)}
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether its code is the package's: a name may be that of a function that it wraps."""
+    code = getattr(function, "__code__", None)
+    return code is not None and Path(code.co_filename).is_relative_to(_PACKAGE)
 
 
 def _answers(layer: RecurrentBase) -> Answers | None:
@@ -66,32 +84,47 @@ def _answers(layer: RecurrentBase) -> Answers | None:
 
     None where it cannot be asked: it fails, or draws random numbers.
     """
-    try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"), _undrawn():
-            once, again = _asked(layer), _asked(layer)
-    except Exception:  # whatever a user's step may raise: the first batch says so
-        return None
-    return once if once == again else None
+    for dtype in (torch.float64, torch.float32):  # a constant tensor of the step may be float32
+        try:
+            with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"), _undrawn():
+                once, again = _asked(layer, dtype), _asked(layer, dtype)
+        except Exception:  # whatever a user's step may raise: the first batch says so
+            continue
+        told = {
+            "gates": _other_than_default(layer.cell.gates),
+            "dtype": str(dtype).removeprefix("torch."),
+            "values": once,
+        }
+        return told if once == again else None
+    return None
 
 
-def _asked(layer: RecurrentBase) -> Answers:
+def _other_than_default(gates: Gates) -> str:
+    """A later version may have more fields."""
+    default = asdict(Gates())
+    return ", ".join(f"{name}={value!r}" for name, value in asdict(gates).items() if value != default[name]) or "none"
+
+
+def _asked(layer: RecurrentBase, dtype: torch.dtype) -> dict[str, float]:
     spec, width = layer.spec, layer.proj_size or layer.hidden_size
+
+    def wave(*shape: int) -> Tensor:
+        """Fixed numbers in −1…1, the same on every machine but for rounding."""
+        return torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).mul_(0.7).sin_().view(shape).to(dtype)
+
     params = Params(
-        _wave(spec.rows, 1) * _wave(1, layer.input_size),
-        _wave(spec.rows, 1) * _wave(1, width) / math.sqrt(width),
-        *((_wave(spec.rows), _wave(spec.rows)) if layer.bias else ()),
-        weight_hr=_wave(layer.proj_size, 1) * _wave(1, layer.hidden_size) if layer.proj_size else None,
-        extras={each.name: (each.start or 0.0) + _wave(*spec.extra_shape(each)) / 2 for each in spec.extras},
+        wave(spec.rows, 1) * wave(1, layer.input_size),
+        wave(spec.rows, 1) * wave(1, width) / math.sqrt(width),
+        *((wave(spec.rows), wave(spec.rows)) if layer.bias else ()),
+        weight_hr=wave(layer.proj_size, 1) * wave(1, layer.hidden_size) if layer.proj_size else None,
+        extras={each.name: wave(*spec.extra_shape(each)) / 2 for each in spec.extras},
     )
-    state = tuple(_wave(2, width if k == 0 else layer.hidden_size) / 2 for k in range(len(spec.states)))
-    new, trace = layer.cell.step(spec, params, 2 * _wave(2, spec.rows), _wave(2, spec.recurrent_rows), state)
-    found = dict(zip(spec.states, new, strict=True)) | dict(trace)
-    return {name: (value * (2 + _wave(*value.shape))).mean().item() for name, value in found.items()}
-
-
-def _wave(*shape: int) -> Tensor:
-    """Fixed numbers in −1…1, the same on every machine but for rounding."""
-    return torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).mul_(0.7).sin_().view(shape)
+    state = tuple(wave(2, width if k == 0 else layer.hidden_size) / 2 for k in range(len(spec.states)))
+    state = tuple(torch.cat((each[:1].abs(), each[1:])) for each in state)  # some states are never negative
+    new, trace = layer.cell.step(spec, params, 2 * wave(2, spec.rows), wave(2, spec.recurrent_rows), state)
+    found = dict(trace) | dict(zip(spec.states, new, strict=True))
+    numbers = {name: value.nan_to_num(0.0, 2.0, -2.0) for name, value in found.items() if isinstance(value, Tensor)}
+    return {name: (value * (2 + wave(*value.shape))).mean().item() for name, value in numbers.items()}
 
 
 @contextmanager
@@ -103,3 +136,11 @@ def _undrawn() -> Iterator[None]:
             yield
         finally:
             np.random.set_state(numbers)
+
+
+def written(text: str) -> Any:
+    """`equations` as a note in JSON says; damaged, the error that `check_equations` names."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return str(error)

@@ -1,5 +1,6 @@
 """A model on disk: `config.yaml`, `model.safetensors` and their checksums; nothing is unpickled, nothing is half written."""
 
+import json
 from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -12,14 +13,15 @@ from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import check_readable, exists, read_yaml, yaml_text
-from gatedrnn.models.equations import NOTE, check_equations, noted
+from gatedrnn.models.equations import check_equations, equations, written
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "model.safetensors"
 VOCABULARY_FILE = "vocabulary.json"
 _BESIDE = (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE, "tokenizer.json")
-_UNTRAINED = {"trained": "no"}
+_UNTRAINED, _EQUATIONS = {"trained": "no"}, "equations"
+"""Notes in `model.safetensors`."""
 
 
 class PretrainedModel(nn.Module):
@@ -178,8 +180,7 @@ def save_weights(folder: Path | str, model: PretrainedModel, *, trained: bool = 
     Args: trained: False for weights that a training begins with, or may begin again beside, see `holds_trained`.
     Raises: DataError: it cannot be written.
     """
-    notes = ({} if trained else _UNTRAINED) | noted(model)
-    save_tensors(folder, model.own_state_dict(), notes or None)
+    save_tensors(folder, model.own_state_dict(), ({} if trained else _UNTRAINED) | notes_of(model))
 
 
 def save_tensors(folder: Path | str, tensors: dict[str, Tensor], notes: dict[str, str] | None = None) -> None:
@@ -188,7 +189,13 @@ def save_tensors(folder: Path | str, tensors: dict[str, Tensor], notes: dict[str
 
     path = Path(folder) / WEIGHTS_FILE
     kept = {name: value.detach().contiguous().cpu() for name, value in stored_tensors(tensors).items()}
-    write_listed(path, lambda temporary: save_file(kept, temporary, notes))
+    write_listed(path, lambda temporary: save_file(kept, temporary, notes or None))
+
+
+def notes_of(model: nn.Module) -> dict[str, str]:
+    """What `model.safetensors` notes of a model beside its weights: what its cells compute that are not the package's own."""
+    found = equations(model)
+    return {_EQUATIONS: json.dumps(found)} if found else {}
 
 
 def stored_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -222,16 +229,24 @@ def _notes(path: Path) -> dict[str, str]:
 
 def check_cells(folder: Path | str, model: PretrainedModel) -> None:
     """Raises: CheckpointError: a cell of one's own is not the one that the folder's `model.safetensors` was written with."""
+    from safetensors import SafetensorError
+
     path = Path(folder) / WEIGHTS_FILE
-    check_equations(path, _notes(path), model)
+    try:
+        text = _notes(path).get(_EQUATIONS)
+    except (SafetensorError, OSError):
+        return  # the weights are not what is read here, or were refused
+    if text is not None:
+        check_equations(str(path), written(text), model, f"gatedrnn accept {path.parent} --import FILE")
 
 
-def forget_cells(folder: Path | str) -> None:
-    """Take the note about cells out of `model.safetensors`. Raises: DataError: it cannot be written."""
+def note_cells(folder: Path | str, model: PretrainedModel | None) -> None:
+    """Write into `model.safetensors` what a model's cells compute now, or nothing of any. Raises: DataError: it cannot."""
     from safetensors.torch import load_file, save_file
 
     path = Path(folder) / WEIGHTS_FILE
-    kept, notes = load_file(path), {name: text for name, text in _notes(path).items() if name != NOTE}
+    notes = {name: text for name, text in _notes(path).items() if name != _EQUATIONS}
+    kept, notes = load_file(path), notes | ({} if model is None else notes_of(model))
     write_listed(path, lambda temporary: save_file(kept, temporary, notes or None))
 
 

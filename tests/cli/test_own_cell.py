@@ -1,19 +1,21 @@
 """A cell in a file outside the package: one file, one registry line, and everything that cells have."""
 
 import copy
-import json
+import math
 import sys
+from functools import partial, wraps
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from terminal import fails, record, works
 
 from gatedrnn import CELLS, Gates, Recurrent
-from gatedrnn.cells import own
+from gatedrnn.cells import Cell, Extra, Gate, Spec, own
 from gatedrnn.core.errors import BackendError, DataError
 from gatedrnn.core.torch_internals import scan
-from gatedrnn.models.equations import noted
+from gatedrnn.models.equations import equations
 
 TEXT = '''"""A unit of leaky candidates: what leaks is a gate."""
 
@@ -191,80 +193,163 @@ def test_a_file_that_only_holds_a_cell_and_one_that_changed(leaky):
 @pytest.fixture
 def trained(leaky, work, tmp_path):
     """A run of the leaky cell, and the file, as a new process finds them."""
-    small = [
-        "--model.embedding_size",
-        8,
-        "--model.hidden_sizes",
-        "[8]",
-        "--training.epochs",
-        1,
-        "--training.batch_size",
-        8,
-    ]
-    given = [
-        "train",
-        "--data",
-        work / "text",
-        "--model.cell",
-        "leaky",
-        *small,
-        "--out",
-        tmp_path / "run",
-        "--import",
-        leaky,
-    ]
+    small = ["--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--training.epochs", 1]
+    given = ["train", "--data", work / "text", "--model.cell", "leaky", *small, "--training.batch_size", 8]
+    given += ["--out", tmp_path / "run", "--import", leaky]
     works(*given)
     forget()
     return tmp_path / "run", given
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("(1 - moved) * c", "(1 - moved * moved) * c"),
-        ("rate: float = 0.5) -> Spec:", "rate: float = 0.5) -> Spec:\n    rate = 0.4"),
-    ],
-)
-def test_a_run_does_not_go_on_with_another_equation(trained, leaky, work, old, new):
-    run, given = trained
-    text, scored = leaky.read_text(), ["evaluate", run, "--data", work / "text" / "test.txt", "--import", leaky]
-    before = record(*scored)["perplexity"]
+def edited(leaky, old, new):
+    """The file with another text, as a new process finds it."""
+    forget()
+    text = leaky.read_text()
     assert old in text
     leaky.write_text(text.replace(old, new))
+
+
+OTHER = "must run with the equation of leaky that it was written with; got another one: "
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("(1 - moved) * c", "(1 - moved * moved) * c", "on fixed numbers, c was"),
+        ("0.5) -> Spec:", "0.5) -> Spec:\n    rate = 0.4", "on fixed numbers, c was"),
+        (
+            'options={"rate": 0.5}',
+            'options={"rate": 0.5}, gates=Gates(evaluation_temperature=0.3)',
+            "its gates were none and are evaluation_temperature=0.3",
+        ),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_equation(trained, leaky, work, old, new, what):
+    run, given = trained
+    leaky.write_text(leaky.read_text().replace("import torch\n", "import torch\nfrom gatedrnn.gates import Gates\n"))
+    first, scored = leaky.read_text(), ["evaluate", run, "--data", work / "text" / "test.txt", "--import", leaky]
+    before = record(*scored)["perplexity"]
     more = [*given, "--training.epochs", 2, "--resume"]
+    edited(leaky, old, new)
     for command in (scored, more):
-        forget()
         told = fails(*command)
-        assert (
-            "must run with the equation of leaky that it was written with; got another step: on fixed numbers" in told
-        )
-        assert f"if the change was made on purpose: gatedrnn accept {run}" in told
-    forget()
-    leaky.write_text(text.replace("    _, c = state", "    h, c = state  # the same"))
+        forget()
+        assert OTHER + what in told and f"gatedrnn accept {run} --import FILE" in told
+    leaky.write_text(first.replace("    _, c = state", "    h, c = state  # the same"))
     assert record(*scored)["perplexity"] == before
     forget()
-    leaky.write_text(text.replace(old, new))
+    leaky.write_text(first.replace(old, new))
     assert "the equation of its cell" in works("accept", run, "--import", leaky)
     forget()
     assert record(*scored)["perplexity"] != before
-    forget()
+    edited(leaky, "torch.tanh(c), c", "torch.tanh(2 * c), c")
+    assert OTHER in fails(*scored)
+    edited(leaky, "torch.tanh(2 * c), c", "torch.tanh(c), c")
     works(*more)
 
 
-def test_a_cell_that_cannot_be_asked_has_no_note_and_no_numbers_are_drawn(leaky):
-    text = leaky.read_text()
-    leaky.write_text(
-        text.replace('rate") * l', 'rate") * l * torch.rand(()) * numpy.random.rand()').replace(
-            "import torch", "import numpy, torch"
-        )
+def test_compressed_and_exported_runs_know_it_too(trained, leaky, tmp_path):
+    run, known = trained[0], ["--import", leaky]
+    works("compress", run, "--method", "int8", "--out", tmp_path / "small", *known)
+    works("export", run, "--to", "hf", "--out", tmp_path / "hf", *known)
+    edited(leaky, "(1 - moved) * c", "(1 - l) * c")
+    assert OTHER in fails("generate", tmp_path / "small", *known)
+    assert OTHER in fails("import", tmp_path / "hf", "--out", tmp_path / "back", *known)
+    edited(leaky, "(1 - l) * c", "(1 - moved) * c")
+    works("import", tmp_path / "hf", "--out", tmp_path / "back", *known)
+
+
+@pytest.mark.parametrize(
+    "note", ['{"leaky": ', "[1]", '{"leaky": 3}', '{"leaky": {"h": 1}}', '{"leaky": {"gates": "none", "dtype": 1}}']
+)
+def test_a_damaged_note_is_named_and_can_be_accepted(trained, leaky, note):
+    run, known = trained[0], ["--import", leaky]
+    path = run / "model.safetensors"
+    save_file(load_file(path), path, {"equations": note})
+    (run / "checksums.json").unlink()
+    told = fails("generate", run, *known)
+    assert "has a damaged note about its cells" in told and "gatedrnn accept" in told
+    works("accept", run, *known)
+    works("generate", run, *known)
+
+
+def test_a_sweep_does_not_mix_equations(leaky, work, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "model: {cell: leaky, embedding_size: 4, hidden_sizes: [4]}\ntraining: {batch_size: 8, epochs: 1}\n"
     )
-    own.import_cells(leaky)
-    layer, plain = Recurrent("leaky", D, H, bias=False, proj_size=4), Recurrent("lstm", D, H)
+    sweep = ["sweep", config, "--over", "training.learning_rate=0.01,0.02", "--minutes", 0.02, "--data", work / "text"]
+    sweep += ["--out", tmp_path / "sweep", "--processes", 1, "--import", leaky]
+    works(*sweep)
+    edited(leaky, "(1 - moved) * c", "(1 - l) * c")
+    assert "must hold a sweep with the same settings; got --import" in fails(*sweep)
+
+
+def test_resuming_does_not_read_weights_that_it_does_not_need(work, tmp_path):
+    small = ["--model.embedding_size", 8, "--model.hidden_sizes", "[8]", "--training.batch_size", 8]
+    given = [
+        "train",
+        "--data",
+        work / "text",
+        "--model.cell",
+        "lstm",
+        *small,
+        "--out",
+        tmp_path / "run",
+        "--training.epochs",
+    ]
+    works(*given, 1)
+    (tmp_path / "run" / "checksums.json").unlink()
+    path = tmp_path / "run" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    works(*given, 2, "--resume")
+
+
+def asked(step, **fields):
+    spec = partial(Spec, gates=(Gate("n", H, "tanh"),), states=("h",))
+    layer = Recurrent(
+        Cell("mine", "mine", lambda hidden_size: spec(hidden_size, **fields), step), D, H, bias=False, proj_size=4
+    )
+    return equations(layer).get("mine", {}).get("values")
+
+
+ROLL = torch.eye(H).roll(1, 0)
+
+
+def rolls(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates) @ ROLL
+    return (n,), {"n": n}
+
+
+def counts(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates) + torch.log(x_gates) * params.extras["w"]
+    return (n,), {"n": n, "count": 3.0}
+
+
+def draws(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates) * torch.rand(()) * np.random.rand()
+    return (n,), {}
+
+
+@wraps(rolls)
+def wrapped(spec, params, x_gates, h_gates, state):
+    return rolls(spec, params, x_gates, -h_gates, state)
+
+
+def test_what_is_asked_of_a_cell():
+    """In float32 where its own tensors are, without NaN, of tensors; whatever its name; not of a random step."""
+    assert asked(rolls) and asked(wrapped) and asked(rolls) != asked(wrapped)
+    found = [asked(counts, extras=(Extra("w", ("n",), start=start),)) for start in (1.0, None)]
+    assert found[0] == found[1] and found[0].keys() == {"h", "n"} and all(map(math.isfinite, found[0].values()))
+    assert equations(Recurrent("lstm", D, H)) == {}
+    layer = Recurrent(
+        Cell("mine", "mine", lambda hidden_size: Spec(hidden_size, (Gate("n", H, "tanh"),), ("h",)), draws), D, H
+    )
     seeds = torch.get_rng_state(), np.random.get_state()[1].copy()
-    assert noted(layer) == {} and noted(plain) == {}
+    assert equations(layer) == {}
     assert torch.equal(torch.get_rng_state(), seeds[0]) and (np.random.get_state()[1] == seeds[1]).all()
-    forget()
-    leaky.write_text(text)
-    own.import_cells(leaky)
-    found = noted(Recurrent("leaky", D, H, bias=False, proj_size=4, dtype=torch.bfloat16))
-    assert set(json.loads(found["equations"])["leaky"]) == {"h", "c", "leak_gate", "cell_candidate"}
+    lstm = CELLS["lstm"]
+    step = wraps(lstm.step)(lambda *given: lstm.step(*given))
+    assert equations(Recurrent(Cell("mine", "mine", lstm.make_spec, step), D, H, dtype=torch.bfloat16)).keys() == {
+        "mine"
+    }

@@ -9,7 +9,7 @@ from gatedrnn.cli.arguments import run_place
 from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import CheckpointError, EquationError
 from gatedrnn.core.files import write_with
-from gatedrnn.models.saving import CONFIG_FILE, forget_cells
+from gatedrnn.models.saving import CONFIG_FILE, note_cells
 from gatedrnn.training.run import accept_run, load_run, locked
 
 
@@ -32,9 +32,9 @@ def run(options: Options) -> dict[str, Any]:
         try:
             try:
                 load_run(folder, None)
-            except EquationError:  # the note of it goes
-                forget_cells(folder)
-                load_run(folder, None)
+            except EquationError:
+                note_cells(folder, None)
+                note_cells(folder, load_run(folder, None).model)
                 changed += ["the equation of its cell"]
         except BaseException:  # it cannot be read: its list stays as it was
             if before is None:

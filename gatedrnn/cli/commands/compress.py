@@ -24,7 +24,7 @@ from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.core.files import write_json, write_text
 from gatedrnn.data.text import rereadable
 from gatedrnn.layers import RecurrentBase
-from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, save_config, save_tensors
+from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE, notes_of, save_config, save_tensors
 from gatedrnn.studies.compression import METHODS, WEIGHTS, Projection, Scheme, compressed, published
 from gatedrnn.tasks import TASKS
 from gatedrnn.tasks.task import unread
@@ -170,7 +170,7 @@ def _compressed(run: Run, scheme: Scheme, options: Options, text: Any, before: d
             check_begun(out)
             trained = load_run(out, None)
             if not _is_compressed(trained):  # as one stays that was killed here
-                save_tensors(out, compressed(trained.model, scheme))
+                save_tensors(out, compressed(trained.model, scheme), notes_of(trained.model))
             record = told()
             for path in checkpoints(out):
                 path.unlink()
@@ -266,7 +266,7 @@ def _write(run: Run, out: Path, scheme: Scheme) -> None:
         if name not in (CONFIG_FILE, WEIGHTS_FILE) and (run.folder / name).exists():
             write_text(out / name, (run.folder / name).read_text(encoding="utf-8"))
     save_config(out, to_dict(with_text(run)))
-    save_tensors(out, kept)
+    save_tensors(out, kept, notes_of(run.model))
     accept_run(out)
 
 

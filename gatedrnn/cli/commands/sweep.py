@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gatedrnn.cells.own import imported_files
+from gatedrnn.cells.own import imported_files, imported_texts
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.cli.text import INTERRUPTED
@@ -59,6 +59,8 @@ def run(options: Options) -> Found:
     settings = {"config": given, "over": list(options.over), "minutes": options.minutes}
     data = None if options.data is None else str(Path(options.data).absolute())
     settings |= {"data": data, "processes": processes}
+    if texts := imported_texts():
+        settings["import"] = texts
     with TemporaryDirectory() as folder:
         measure, files = _checked(configs, Path(folder), data, (out / SWEEP_FILE).exists())
     out.mkdir(parents=True, exist_ok=True)
@@ -319,7 +321,7 @@ def _begun(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
     if not _is_ours(found):
         raise DataError(str(file), "must be what a sweep wrote", "other JSON", "Choose another --out")
     config = _absolute(found["settings"].get("config"))  # earlier versions kept paths as typed
-    had = found["settings"] | {"config": config}
+    had = {"import": settings.get("import")} | found["settings"] | {"config": config}  # which they did not keep
     if others := _differing(json.loads(json.dumps(settings)), had):
         advice = "Give the same settings, or choose another --out"
         raise DataError(str(out), "must hold a sweep with the same settings", "; ".join(others), advice)
