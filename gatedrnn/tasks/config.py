@@ -148,10 +148,7 @@ class TrainingConfig:
             raise ArgumentError("training.average_decay", "must lie in [0, 1)", self.average_decay, advice)
 
     def _check_cycle(self) -> None:
-        """Raises ArgumentError: betas are not two numbers in [0, 1), a peak cannot be used, or warm-up precedes one_cycle."""
-        if self.schedule == "one_cycle" and self.warmup_steps:
-            rule = "must be 0 with schedule: one_cycle, which rises by itself"
-            raise ArgumentError("training.warmup_steps", rule, self.warmup_steps, "Leave it out")
+        """Raises ArgumentError: betas are not two numbers in [0, 1), or a peak cannot be used."""
         betas = tuple(self.betas)
         object.__setattr__(self, "betas", betas)
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):

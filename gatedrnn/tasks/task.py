@@ -189,9 +189,12 @@ def settled(task: Any, training: TrainingConfig, given: Collection[str]) -> Trai
 
 
 def check_read(task: Task, training: TrainingConfig) -> None:
-    """Raises ArgumentError if a setting is given that has no effect."""
+    """Raises ArgumentError if a setting is given that has no effect, or an unwanted one: runs of before may have it."""
     for name, why in unread(task, training).items():
         raise ArgumentError(f"training.{name}", f"has no effect {why}", getattr(training, name), "Leave it out")
+    if training.schedule == "one_cycle" and training.warmup_steps:
+        rule = "must be 0 with schedule: one_cycle, which rises by itself"
+        raise ArgumentError("training.warmup_steps", rule, training.warmup_steps, "Leave it out")
 
 
 class Evaluated(Protocol):

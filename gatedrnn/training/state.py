@@ -67,7 +67,8 @@ def check_same(tensors: dict[str, Tensor], values: dict[str, Any], now: Progress
         before, text = values.get(known), getattr(now, known)
         if before not in (None, text):
             got = f"another {split} text (checksum {text}, and {before} before)"
-            rule, advice = "must hold the text that the run started with", "Restore that text, or start another run"
+            rule = "must hold the text that the run started with"
+            advice = "Restore it, or start another run; if it is the same, continue with the version that began, which read it so"
             raise ArgumentError("data.folder", rule, got, advice)
     project, processes = now.project, now.processes
     if values["project"] is None and (project or any(name.startswith("project.") for name in tensors)):

@@ -50,10 +50,6 @@ class TestOneCycle:
                 {"peak_beta": 0.7, "schedule": "one_cycle", "optimizer": "sgd"},
                 "needs schedule: one_cycle and optimizer",
             ),
-            (
-                {"warmup_steps": 9, "schedule": "one_cycle"},
-                "training.warmup_steps: must be 0 with schedule: one_cycle, which rises by itself; got 9",
-            ),
             ({"average_decay": 1.0}, r"training.average_decay: must lie in \[0, 1\)"),
             ({"reset_probability": 1.5}, "training.reset_probability"),
             ({"partial_shuffle": True, "unit": "sentence"}, "needs unit: stream"),

@@ -38,12 +38,19 @@ def test_settings_with_an_effect_and_defaults_of_a_task_are_taken():
     check_read(Translation, replace(Translation.training, schedule="cosine"))
 
 
-def test_an_earlier_run_with_such_a_setting_is_resumed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"optimizer": "sgd", "betas": (0.8, 0.99)}, r"training\.betas: has no effect"),
+        ({"schedule": "one_cycle", "warmup_steps": 9}, r"training\.warmup_steps: must be 0"),
+    ],
+)
+def test_an_earlier_run_with_such_a_setting_is_resumed(settings, said, tmp_path, monkeypatch):
     task = LanguageModelling(Corpus(find_splits(write_letters(tmp_path / "text", "abc", 20, 5)), min_count=1))
-    training = TrainingConfig(epochs=1, optimizer="sgd", betas=(0.8, 0.99), batch_size=2, device="cpu")
+    training = TrainingConfig(epochs=1, batch_size=2, device="cpu", **settings)
     model = LanguageModelConfig(cell="lstm", embedding_size=4, hidden_sizes=(4,))
     config, out = RunConfig(DataConfig(), model, training), tmp_path / "run"
-    with pytest.raises(ArgumentError, match=r"training\.betas: has no effect"):
+    with pytest.raises(ArgumentError, match=said):
         train(config, task, out, Quiet())
     with monkeypatch.context() as patch:
         patch.setattr("gatedrnn.training.loop.check_read", lambda *_: None)
