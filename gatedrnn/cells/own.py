@@ -53,7 +53,8 @@ def import_cells(path: Path) -> None:
         said = " ".join(str(error).split())
         ours = isinstance(error, GatedRNNError)
         got = said.removesuffix(".") if ours else f"{type(error).__name__}{_line(error, place)}: {said}"
-        raise DataError(f"--import {path}", "must run without an error", got, "Fix the file") from None
+        got, advice = (f"{got} Fix the file", "") if got.endswith("?") else (got, "Fix the file")
+        raise DataError(f"--import {path}", "must run without an error", got, advice) from None
     if set(CELLS) == before:
         _forget(place, name, before, loaded)
         advice = 'Write CELLS.register("NAME", Cell(…)), as docs/add-a-cell.md shows'

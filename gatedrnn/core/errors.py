@@ -17,7 +17,7 @@ class GatedRNNError(Exception):
             message = f"{owner}: {rule}"
             if got is not None:
                 message = f"{message}; got {got}"  # torch.compile cannot add to what it has formatted
-            message = f"{message}." if message[-1:] != "?" else message  # of a question, as another error may end in
+            message = f"{message}."
             if advice:
                 message = f"{message} {advice}" if advice.endswith((".", "?")) else f"{message} {advice}."
         self.args = (message,)  # as super().__init__ does, which torch.compile cannot trace
