@@ -11,6 +11,9 @@ CELLS: Registry[Cell] = Registry(
     {each.CELL.name: each.CELL for each in (rnn, lstm, peephole, coupled, gru, onlstm, g2lstm, mgu, layernorm, slstm)},
 )
 
+PACKAGED = tuple(cell for _, cell in CELLS.items())
+"""The package's own, whatever is registered later."""
+
 # what a pickled layer holds besides tensors: under weights_only=True only its class is left to allow, as of torch.nn.LSTM
 torch.serialization.add_safe_globals(
     [
@@ -24,4 +27,4 @@ torch.serialization.add_safe_globals(
     ]
 )
 
-__all__ = ["CELLS", "Cell", "Derived", "Extra", "Gate", "Params", "Spec", "State", "Trace", "repeat_chunks"]
+__all__ = ["CELLS", "PACKAGED", "Cell", "Derived", "Extra", "Gate", "Params", "Spec", "State", "Trace", "repeat_chunks"]

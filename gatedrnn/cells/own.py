@@ -76,8 +76,8 @@ def imported_files() -> list[Path]:
 
 
 def imported_texts() -> list[str]:
-    """Their names, with the first digits of a hash of what they held."""
-    return [f"{path.name} {digest[:12]}" for path, digest in _RUN.items()]
+    """What they held, as the first digits of a hash each."""
+    return [digest[:12] for digest in _RUN.values()]
 
 
 def _forget(place: Path, name: str, before: set[str], loaded: set[str]) -> None:

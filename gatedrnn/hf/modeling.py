@@ -21,8 +21,8 @@ from gatedrnn.hf.configuration import AUTO_MAP, GatedRNNConfig
 from gatedrnn.hf.drawing import draw, mark_drawn
 from gatedrnn.hf.state import RecurrentState, given_state, unread
 from gatedrnn.models import LanguageModel
-from gatedrnn.models.equations import check_equations, equations
 from gatedrnn.models.language_model import States
+from gatedrnn.models.own_cells import check_equations, equations
 from gatedrnn.models.saving import put_weights, read_weights, stored_tensors
 from gatedrnn.weights.compressed import compressed
 
@@ -250,7 +250,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         if self.config.compressed:
             kwargs["max_shard_size"] = sys.maxsize  # our reader takes one file
             kwargs["state_dict"] = {f"model.{name}": value for name, value in stored_tensors(tensors).items()}
-        if found := equations(self.model):
+        if (found := equations(self.model)) or hasattr(self.config, "equations"):
             self.config.equations = found
         self.config.auto_map = dict(AUTO_MAP)
         super().save_pretrained(save_directory, *args, **kwargs)

@@ -13,7 +13,7 @@ from gatedrnn.core.checksums import accept, check, write_listed
 from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.core.files import check_readable, exists, read_yaml, yaml_text
-from gatedrnn.models.equations import check_equations, equations, written
+from gatedrnn.models.own_cells import check_equations, equations, written
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, gather, stored_parts
 
 CONFIG_FILE = "config.yaml"

@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from terminal import fails, record, works
+from torch import nn
 
 from gatedrnn import CELLS, Gates, Recurrent
 from gatedrnn.cells import Cell, Extra, Gate, Spec, own
 from gatedrnn.core.errors import BackendError, DataError
 from gatedrnn.core.torch_internals import scan
-from gatedrnn.models.equations import equations
+from gatedrnn.models.own_cells import equations
 
 TEXT = '''"""A unit of leaky candidates: what leaks is a gate."""
 
@@ -323,7 +325,22 @@ def rolls(spec, params, x_gates, h_gates, state):
 
 def counts(spec, params, x_gates, h_gates, state):
     n = spec.squash("n", x_gates + h_gates) + torch.log(x_gates) * params.extras["w"]
-    return (n,), {"n": n, "count": 3.0}
+    return (n,), {"n": n, "count": 3.0, "empty": n[:, H:], "phase": torch.complex(n, n)}
+
+
+KEPT = []
+
+
+def keeps(spec, params, x_gates, h_gates, state):
+    if not KEPT:
+        KEPT.append(torch.eye(H, dtype=x_gates.dtype))
+    n = spec.squash("n", x_gates + h_gates) @ KEPT[0]
+    return (n,), {"n": n}
+
+
+@dataclass(frozen=True)
+class More(Gates):
+    extra: float = 1.0
 
 
 def draws(spec, params, x_gates, h_gates, state):
@@ -340,8 +357,13 @@ def test_what_is_asked_of_a_cell():
     """In float32 where its own tensors are, without NaN, of tensors; whatever its name; not of a random step."""
     assert asked(rolls) and asked(wrapped) and asked(rolls) != asked(wrapped)
     found = [asked(counts, extras=(Extra("w", ("n",), start=start),)) for start in (1.0, None)]
-    assert found[0] == found[1] and found[0].keys() == {"h", "n"} and all(map(math.isfinite, found[0].values()))
-    assert equations(Recurrent("lstm", D, H)) == {}
+    assert found[0] == found[1] and found[0].keys() == {"h", "n"}
+    assert all(math.isfinite(number) for pair in found[0].values() for number in pair)
+    assert asked(keeps) and KEPT[0].dtype == torch.float32  # what it keeps is as batches have it
+    assert equations(nn.ModuleList(Recurrent(name, D, 2 * H) for name, _ in CELLS.items())) == {}
+    mine = [replace(CELLS["lstm"], name="mine", gates=gates) for gates in (Gates(evaluation_temperature=0.3), More())]
+    said = [equations(Recurrent(cell, D, H))["mine"]["gates"] for cell in mine]
+    assert said == ["evaluation_temperature=0.3", "extra=1.0"]
     layer = Recurrent(
         Cell("mine", "mine", lambda hidden_size: Spec(hidden_size, (Gate("n", H, "tanh"),), ("h",)), draws), D, H
     )

@@ -2,29 +2,26 @@
 
 import json
 import math
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gatedrnn.cells import Params
+from gatedrnn.cells import PACKAGED, Params
 from gatedrnn.core.errors import EquationError
 from gatedrnn.gates import Gates
 from gatedrnn.layers import RecurrentBase
 
 _CLOSE = {"float64": 1e-6, "float32": 1e-3}
-"""Relative; the same step in another PyTorch, or on another CPU, differs by less."""
-
-_PACKAGE = Path(sys.modules[__name__.partition(".")[0]].__path__[0])
+"""Relative to the size of values; the same step in another PyTorch, or on another CPU, differs by less."""
 
 Answers = dict[str, Any]
-"""Of a cell: `gates`, its default; `dtype`, in which it was asked; `values`, state or gate → a number."""
+"""Of a cell: `gates`, its default; `sizes` of the layer and `dtype` in which it was asked; `values`, state or gate → its mean,
+weighted, and that of its absolute values."""
 
 
 def equations(model: nn.Module) -> dict[str, Answers]:
@@ -59,9 +56,9 @@ def _changed(before: Answers, now: Answers) -> str:
     if before["gates"] != now["gates"]:
         return f"its gates were {before['gates']} and are {now['gates']}"
     close = max(_CLOSE[before["dtype"]], _CLOSE[now["dtype"]])
-    for value in sorted(before["values"].keys() & now["values"].keys()):
-        was, gives = float(before["values"][value]), now["values"][value]
-        if not math.isclose(was, gives, rel_tol=close, abs_tol=1e-12):
+    for value in sorted(before["values"].keys() & now["values"].keys() if before["sizes"] == now["sizes"] else ()):
+        (was, size), (gives, size_now) = before["values"][value], now["values"][value]
+        if not abs(was - gives) <= close * max(size, size_now):
             return f"on fixed numbers, {value} was {was:.6g} and is {gives:.6g}"
     return ""
 
@@ -69,14 +66,7 @@ def _changed(before: Answers, now: Answers) -> str:
 def _own(model: nn.Module) -> dict[str, RecurrentBase]:
     """By name of the cell, a layer of each that is not the package's."""
     layers = [each for each in model.modules() if isinstance(each, RecurrentBase)]
-    own = [each for each in layers if not (_is_ours(each.cell.step) and _is_ours(each.cell.make_spec))]
-    return {layer.cell.name: layer for layer in reversed(own)}
-
-
-def _is_ours(function: Any) -> bool:
-    """Whether its code is the package's: a name may be that of a function that it wraps."""
-    code = getattr(function, "__code__", None)
-    return code is not None and Path(code.co_filename).is_relative_to(_PACKAGE)
+    return {layer.cell.name: layer for layer in reversed(layers) if layer.cell not in PACKAGED}
 
 
 def _answers(layer: RecurrentBase) -> Answers | None:
@@ -84,28 +74,29 @@ def _answers(layer: RecurrentBase) -> Answers | None:
 
     None where it cannot be asked: it fails, or draws random numbers.
     """
-    for dtype in (torch.float64, torch.float32):  # a constant tensor of the step may be float32
-        try:
-            with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"), _undrawn():
+    weight: Any = layer.weight_hh_l0
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), _undrawn():
+        if not weight.is_meta:  # first as batches do, as a step may keep what it makes in its first call
+            with suppress(Exception), weight.device:  # whatever a user's step may raise: the first batch says so
+                _asked(layer, weight.dtype)
+        for dtype in (torch.float64, torch.float32):  # a constant tensor of the step may be float32
+            with suppress(Exception), torch.device("cpu"):
                 once, again = _asked(layer, dtype), _asked(layer, dtype)
-        except Exception:  # whatever a user's step may raise: the first batch says so
-            continue
-        told = {
-            "gates": _other_than_default(layer.cell.gates),
-            "dtype": str(dtype).removeprefix("torch."),
-            "values": once,
-        }
-        return told if once == again else None
+                told = {"gates": _other_than_default(layer.cell.gates), "dtype": str(dtype).removeprefix("torch.")}
+                sizes = [layer.input_size, layer.hidden_size, layer.proj_size]
+                return told | {"sizes": sizes, "values": once} if once == again else None
     return None
 
 
 def _other_than_default(gates: Gates) -> str:
     """A later version may have more fields."""
     default = asdict(Gates())
-    return ", ".join(f"{name}={value!r}" for name, value in asdict(gates).items() if value != default[name]) or "none"
+    return (
+        ", ".join(f"{name}={value!r}" for name, value in asdict(gates).items() if value != default.get(name)) or "none"
+    )
 
 
-def _asked(layer: RecurrentBase, dtype: torch.dtype) -> dict[str, float]:
+def _asked(layer: RecurrentBase, dtype: torch.dtype) -> dict[str, list[float]]:
     spec, width = layer.spec, layer.proj_size or layer.hidden_size
 
     def wave(*shape: int) -> Tensor:
@@ -123,8 +114,9 @@ def _asked(layer: RecurrentBase, dtype: torch.dtype) -> dict[str, float]:
     state = tuple(torch.cat((each[:1].abs(), each[1:])) for each in state)  # some states are never negative
     new, trace = layer.cell.step(spec, params, 2 * wave(2, spec.rows), wave(2, spec.recurrent_rows), state)
     found = dict(trace) | dict(zip(spec.states, new, strict=True))
-    numbers = {name: value.nan_to_num(0.0, 2.0, -2.0) for name, value in found.items() if isinstance(value, Tensor)}
-    return {name: (value * (2 + wave(*value.shape))).mean().item() for name, value in numbers.items()}
+    reals = {name: value for name, value in found.items() if isinstance(value, Tensor) and value.is_floating_point()}
+    weighted = {name: value.nan_to_num(0.0, 2.0, -2.0) * (2 + wave(*value.shape)) for name, value in reals.items()}
+    return {name: [each.mean().item(), each.abs().mean().item()] for name, each in weighted.items() if each.numel()}
 
 
 @contextmanager
