@@ -15,6 +15,7 @@ from torch import nn
 
 from gatedrnn import CELLS, Gates, Recurrent
 from gatedrnn.cells import Cell, Extra, Gate, Spec, own
+from gatedrnn.cli.commands.sweep import _begun
 from gatedrnn.core.errors import BackendError, DataError
 from gatedrnn.core.torch_internals import scan
 from gatedrnn.models.own_cells import equations
@@ -275,16 +276,15 @@ def test_a_damaged_note_is_named_and_can_be_accepted(trained, leaky, note):
     works("generate", run, *known)
 
 
-def test_a_sweep_does_not_mix_equations(leaky, work, tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        "model: {cell: leaky, embedding_size: 4, hidden_sizes: [4]}\ntraining: {batch_size: 8, epochs: 1}\n"
-    )
-    sweep = ["sweep", config, "--over", "training.learning_rate=0.01,0.02", "--minutes", 0.02, "--data", work / "text"]
-    sweep += ["--out", tmp_path / "sweep", "--processes", 1, "--import", leaky]
-    works(*sweep)
+def test_a_sweep_does_not_mix_equations(leaky, tmp_path):
+    own.import_cells(leaky)
+    settings, out = {"config": {"model": {"cell": "leaky"}}, "import": own.imported_texts()}, tmp_path / "sweep"
+    out.mkdir()
+    assert _begun(out, settings) == _begun(out, settings) == {}
     edited(leaky, "(1 - moved) * c", "(1 - l) * c")
-    assert "must hold a sweep with the same settings; got --import" in fails(*sweep)
+    own.import_cells(leaky)
+    with pytest.raises(DataError, match="must hold a sweep with the same settings; got --import"):
+        _begun(out, settings | {"import": own.imported_texts()})
 
 
 def test_resuming_does_not_read_weights_that_it_does_not_need(work, tmp_path):
