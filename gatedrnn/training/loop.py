@@ -255,13 +255,11 @@ class Loop:
         self._checkpoint()
 
     def _step(self, whole: Batch, steps: int) -> float:
-        """One optimiser step; this process's share of the loss, times the number of processes."""
+        """One optimiser step, later epochs taken to be as long as this; this process's share of the loss, times the processes."""
         training, state, p = self.config.training, self.state, self.state.progress
         batch = whole.part(self.fabric.global_rank, self.fabric.world_size)
         of_stage = self._training_of_stage()
-        total = (
-            p.step - p.batch + steps * (training.epochs - p.epoch + 1)
-        )  # later epochs taken to be as long as this one
+        total = p.step - p.batch + steps * (training.epochs - p.epoch + 1)
         now = rate(of_stage, p.base_rate, p.step, total, whole.steps, self.spent)
         for group in self.optimizer.param_groups:
             group["lr"] = now

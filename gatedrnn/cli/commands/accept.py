@@ -1,4 +1,4 @@
-"""`gatedrnn accept`: new checksums for a run whose files were changed on purpose."""
+"""`gatedrnn accept`: new checksums for a run whose files, or own cell's equation, were changed on purpose."""
 
 from dataclasses import dataclass
 from pathlib import Path

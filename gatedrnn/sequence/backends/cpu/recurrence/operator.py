@@ -249,13 +249,8 @@ def recurrence_backward(
     else:
         rooms["dG"] = N * run.apart * dtype.itemsize
     values: Values = {
-        **{
-            "T": T,
-            "reverse": reverse,
-            "by_rows": by_rows(run, T, B, N),
-            "offsets": tokens.offsets,
-            "prev": tokens.previous,
-        },
+        **{"T": T, "reverse": reverse, "by_rows": by_rows(run, T, B, N)},
+        **{"offsets": tokens.offsets, "prev": tokens.previous},
         **{"W": t["weight_ih"], "U": t["weight_hh"], "scale": t["scale"], "scaled": scale_G is not None},
         **{
             "extra": t["extra"],
