@@ -49,6 +49,13 @@ def test_an_option_that_the_cell_cannot_have_is_one_line(tmp_path, options, mess
     assert message in fails("train", "--out", tmp_path / "run", *options)
 
 
+def test_what_a_later_file_sets_is_for_the_cell_of_an_earlier_one(tmp_path):
+    (tmp_path / "a.yaml").write_text("model: {cell: gru}")
+    (tmp_path / "b.yaml").write_text("model: {options: {chunk_size: 4}}")
+    files = ["--config", tmp_path / "a.yaml", "--config", tmp_path / "b.yaml"]
+    assert "chunk_size" in fails("train", "--out", tmp_path / "run", *files)
+
+
 def test_a_registered_cell_s_own_options_need_no_other_edit(work, tmp_path, monkeypatch):
     scaled = replace(CELLS["lstm"], name="scaled", make_spec=scaled_spec, options={"scale": 1.0, "mode": "a"})
     monkeypatch.setitem(CELLS._entries, "scaled", scaled)

@@ -269,13 +269,14 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             files[k] = rereadable(value)
             again[k if equals else k + 1] = (f"{name}=" if equals else "") + os.fspath(files[k])
     task = _task(again)
+    model = RunConfig.types({"task": task})["model"]
+    cell = str(getattr(model, "cell", ""))
     for k, (name, equals, value) in enumerate(_options(arguments)):
         read = None  # what to read instead of `value`
         if k in files:
             values = read_part(files[k], task)  # `train` refuses what has no use
             new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
-            model = RunConfig.types({"task": task})["model"]
-            cell = str((values.get("model") or {}).get("cell", getattr(model, "cell", "")))
+            cell = str((values.get("model") or {}).get("cell", cell))  # of several files, the last that names one
             read = None if new == values else yaml_text(new)
             cells |= dict.fromkeys(_keys("", new), cell)
         elif name in ("--model", "--training", "--model.gates", "--model.options"):
