@@ -51,7 +51,7 @@ class Options(arguments.Options):
     algorithm: str = option("unbiased", ALGORITHM_TOLD, choices=ALGORITHMS)
     weight: tuple[str, ...] = weight_option()
     mapping: str | None = mapping_option("[the run's]")
-    svg: str | None = option(None, "also draw each tree into DIR/00001.svg, …", "DIR")
+    svg: str | None = option(None, "also draw each tree into DIR/00001.svg, …, in place of earlier ones", "DIR")
     conllu: bool = conllu_option("Distance in MISC (a grammar has none) and each tree in a comment")
 
 
@@ -107,15 +107,18 @@ def _parses(run: Run, text: Iterator[Any], split: bool, options: Options) -> tup
 
 
 def _records(parses: Iterator[Any], how: dict[str, Any], file: str, options: Options) -> Iterator[dict[str, Any]]:
-    """Records; trees are drawn."""
-    found = False
+    """Records; trees are drawn, in place of all that an earlier call drew there."""
+    found, drawn = False, set[Path]()
     for number, parsed in enumerate(parses, 1):
         found = found or bool(parsed.words)
         yield parsed.record() | how
         if options.svg and parsed.words:
-            _draw(Path(options.svg) / f"{number:05d}.svg", parsed)
+            drawn |= _draw(Path(options.svg) / f"{number:05d}.svg", parsed)
     if not found:
         raise nothing(file)
+    for path in Path(options.svg).glob("*.svg") if options.svg else ():
+        if path not in drawn and re.fullmatch("[0-9]{5,}", path.stem):
+            path.unlink()
 
 
 def show(found: Found, options: Options) -> None:
@@ -130,11 +133,13 @@ def show(found: Found, options: Options) -> None:
             print(sentence.with_misc(distances, {"parse": one["tree"]}), end="")
 
 
-def _draw(path: Path, parsed: Any) -> None:
+def _draw(path: Path, parsed: Any) -> set[Path]:
+    """What was written."""
     import svgling
 
     if len(parsed.words) > _WIDEST:
         told = f"not drawn, {len(parsed.words):,} words; at most {_WIDEST} are drawn"
         print(f"gatedrnn: {path.name}: {told}", file=sys.stderr)
-        return
+        return set()
     write_text(path, _NOT_IN_XML.sub("\ufffd", svgling.draw_tree(parsed.tree).get_svg().tostring()))
+    return {path}
