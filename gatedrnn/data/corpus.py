@@ -6,6 +6,7 @@ published WikiText-2 figures count).
 """
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -162,10 +163,15 @@ class Corpus:
                 yield [line for line in lines if line and not line.isspace()]
 
     def _fingerprint(self) -> dict[str, object]:
-        files = {s: [str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for s, p in self.files.items()}
+        files = {s: [_name(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for s, p in self.files.items()}
         known = {"empty_lines": self.empty_lines, "vocabulary": self.vocabulary.fingerprint()}
         lines = {} if self._tokens is None else {"lines": "with a token"}  # those cached before may hold others
         return {"files": files, **known, **lines}
+
+
+def _name(path: Path) -> str:
+    """The path as text that UTF-8 can write: a file may have any bytes as its name."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _held(index: Path, of: dict[str, object], arrays: dict[str, Path]) -> dict[str, int] | None:

@@ -131,27 +131,42 @@ def _trees(path: Path | str, lines: Iterable[Line]) -> Iterator[Tree]:
         raise DataError(f"{path}:{start}", "brackets must balance", got, advice)
 
 
-_SPACE = re.compile(r"[^\S \t\r\n]")
+_BLANKS = " \t\r\n"
+_SPACE = re.compile(rf"[^\S{_BLANKS}]")
 _WORDS = re.compile(r"\(([^\s()]+)[ \t\r\n]+([^()]*)\)")
 """A bracket of words alone, which may hold white space other than what separates, such as the no-break space of numbers."""
-_SPACES = dict(zip(filter(_SPACE.match, map(chr, range(0x3001))), map(chr, range(0xF0001, 0xF0100)), strict=False))
-_BACKSLASH = {"\\": "\U000f0000"}
-_BACK = str.maketrans({kept: odd for odd, kept in (_SPACES | _BACKSLASH).items()})
+_ODD = "\\" + "".join(filter(_SPACE.match, map(chr, range(0x3001))))
+"""What NLTK does not read as a part of a word."""
 
 
 def _parsed(text: str) -> Tree:
     """A tree by NLTK, which cuts words at every white space. Raises: ValueError, IndexError, RecursionError: it is malformed."""
-    spaced = _SPACE.search(text) is not None
-    if spaced:
-        text = _WORDS.sub(lambda found: f"({found[1]} {found[2].strip().translate(str.maketrans(_SPACES))})", text)
+    if _SPACE.search(text):
+        return _without_odd(text)
     try:
-        tree = Tree.fromstring(text)
+        return Tree.fromstring(text)
     except ValueError:
         if "\\" not in text:
             raise
-        tree, spaced = Tree.fromstring(text.translate(str.maketrans(_BACKSLASH))), True  # it was no escape of a bracket
-    for place in tree.treepositions("leaves") if spaced else ():
-        tree[place] = tree[place].translate(_BACK)
+        return _without_odd(text)  # it was no escape of a bracket
+
+
+def _without_odd(text: str) -> Tree:
+    """The same, with other characters in place of `_ODD` while NLTK reads it: some for private use that the text lacks."""
+    ranges = ("".join(map(chr, range(first, first + len(_ODD)))) for first in range(0xF0000, 0x10FF00, 256))
+    kept = next(each for each in ranges if not set(each) & set(text))
+
+    def word(found: re.Match[str]) -> str:
+        return f"({found[1]} {(found[2].strip() or found[2].strip(_BLANKS)).translate(spaces)})"
+
+    spaces, back = str.maketrans(_ODD[1:], kept[1:]), str.maketrans(kept, _ODD)
+    text = _WORDS.sub(word, text)
+    try:
+        tree = Tree.fromstring(text)
+    except ValueError:
+        tree = Tree.fromstring(text.replace("\\", kept[0]))
+    for place in tree.treepositions("leaves"):
+        tree[place] = tree[place].translate(back)
     return tree
 
 

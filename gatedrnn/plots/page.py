@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from gatedrnn.plots.numbers import score
 from gatedrnn.plots.trees import to_svg, tree_and_gates
+from gatedrnn.plots.xml import well_formed
 
 _STYLE = """
 :root { --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --good: #0f766e; --own: #c2410c; }
@@ -39,14 +40,14 @@ KEY = """<p class="key">Gold tree above the words, induced tree below{below}.
 
 def page(title: str, body: str, made_by: str) -> str:
     """The HTML of a page; `body` is HTML, title and `made_by` (a command) are text."""
-    return f"""<!doctype html>
+    return well_formed(f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>
 <h1>{escape(title)}</h1>
 {body}
 <p class="soft">Made by <code>{escape(made_by)}</code>; figures in <code>results.json</code>.</p>
 </main></body></html>
-"""
+""")
 
 
 def tiles(values: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from matplotlib.ticker import FormatStrFormatter, ScalarFormatter
 
 from gatedrnn.core.files import write_with
 from gatedrnn.plots.fonts import fit_fonts
+from gatedrnn.plots.xml import well_formed
 
 Span = tuple[int, int]
 
@@ -117,18 +118,19 @@ def to_svg(figure: Figure) -> str:
     with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # what reads the text has fonts of its own
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    text = stream.getvalue()
+    text = well_formed(stream.getvalue())
     return text[text.index("<svg") :]
 
 
 def save(figure: Figure, path: Path, kind: str | None = None) -> None:
     """Write a figure as PNG, PDF or SVG: `kind`, else by the file's ending. The same figure gives the same bytes."""
     fit_fonts(figure)
+    kind = (kind or path.suffix[1:]).lower()
     with matplotlib.rc_context(_AS_TEXT), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # `fit_fonts` has told them all at once
-        figure.savefig(
-            path, dpi=160, facecolor="white", format=kind, metadata=_UNDATED.get((kind or path.suffix[1:]).lower())
-        )
+        figure.savefig(path, dpi=160, facecolor="white", format=kind, metadata=_UNDATED.get(kind))
+    if kind == "svg":
+        path.write_text(well_formed(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def save_all(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "png", "svg")) -> None:

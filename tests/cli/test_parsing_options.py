@@ -215,13 +215,20 @@ def test_a_page_that_draws_fewer_sentences_leaves_no_other(few, tmp_path):
         assert {path.name for path in (tmp_path / "out").glob("sent*")} == left
 
 
-def test_a_drawing_is_xml_whatever_stands_in_the_words(work, tmp_path):
+def test_a_drawing_is_xml_whatever_stands_in_the_words(work, tmp_path, monkeypatch):
     from xml.etree import ElementTree
 
     (tmp_path / "text.txt").write_text("a \x01 \x1b[31m <b> \ufffe 🙂\n")
     works("parse", work / "run", tmp_path / "text.txt", "--svg", tmp_path / "trees")
     drawn = ElementTree.fromstring((tmp_path / "trees" / "00001.svg").read_text())
     assert {"a", "\ufffd", "\ufffd[31m", "<b>", "🙂"} <= {(each.text or "").strip() for each in drawn.iter()}
+    monkeypatch.setattr("gatedrnn.cli.commands.gates._KINDS", ("svg",))
+    works("gates", work / "run", "--sentence", "a \x01 b", "--out", tmp_path / "gates")
+    assert "\ufffd" in {each.text for each in ElementTree.parse(tmp_path / "gates" / "sentence-1.svg").iter()}
+    (tmp_path / "a.trees").write_text("(S (NN a) (VP (VB \x01b) (NN c)))")
+    works("eval-parsing", work / "run", "--treebank", tmp_path / "a.trees", "--out", tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "\ufffdb" in page and "\x01" not in page
 
 
 def test_a_consensus_has_a_page(work, few, tmp_path):

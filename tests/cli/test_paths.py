@@ -1,6 +1,7 @@
 """Paths as people give them: empty or odd ones, how they are printed, and the names that runs have by them."""
 
 import json
+import os
 import shutil
 from io import StringIO
 
@@ -74,6 +75,35 @@ def test_an_empty_path_is_no_path(work, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     line = fails(*[{"RUN": work / "run"}.get(each, each) for each in arguments])
     assert said in line and "got an empty" in line and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--data", "#none"], "#none: must be"),
+        (["--data=null"], "null: must be"),
+        (["--data.folder=~ # x"], "~ # x: must be"),
+        (["--data.level", "subword", "--data.tokenizer", "# none"], "# none: must be"),
+    ],
+)
+def test_a_path_that_yaml_would_not_read_is_a_path(tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    assert said in fails("train", "--out", "run", *arguments) and not (tmp_path / "run").exists()
+
+
+def test_a_folder_whose_name_is_not_utf8_is_trained_on(work, tmp_path):
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        place.mkdir()
+    except OSError as error:
+        pytest.skip(f"this file system refuses such a name: {error}")
+    for name in ("train", "valid"):
+        (place / f"{name}.txt").write_text("the old pilot\nthe old pilot sleeps\n")
+    (tmp_path / "link").symlink_to(place)
+    tiny = ["--model.embedding_size", 4, "--model.hidden_sizes", "[4]", "--model.options.chunk_size", 2]
+    run = ["train", "--data", tmp_path / "link", "--out", tmp_path / "run", *tiny]
+    works(*run, "--training.epochs", 1)
+    works(*run, "--training.epochs", 2, "--resume")
 
 
 def test_a_path_is_printed_as_it_is(work, tmp_path, capsys):

@@ -116,7 +116,19 @@ def test_a_word_with_a_space_is_one_leaf(word):
 
 
 @pytest.mark.parametrize(
-    "word", ["10\u00a0000", "1\u202f000\u202f000", "a\u3000b", "a\u2028b", "\\", "a\\", "1\\/2", "\\*\\*"]
+    "word",
+    [
+        "10\u00a0000",
+        "1\u202f000\u202f000",
+        "a\u3000b",
+        "a\u2028b",
+        "\\",
+        "a\\",
+        "1\\/2",
+        "\\*\\*",
+        "\u00a0",
+        "\U000f0001\u00a0\U000f0000\\",
+    ],
 )
 def test_other_white_space_and_backslashes_are_of_their_word(tmp_path, word):
     text = f"(S (NP (DT the) (CD {word})) (VP (VBZ sleeps)\u00a0(RB {word} )))"

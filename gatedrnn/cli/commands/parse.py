@@ -55,9 +55,6 @@ class Options(arguments.Options):
     conllu: bool = conllu_option("Distance in MISC (a grammar has none) and each tree in a comment")
 
 
-_NOT_IN_XML = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
 def run(options: Options) -> Found:
     """A record a line; a line without a word has an empty tree: lines in are lines out. Raises: DataError: no line has one.
 
@@ -137,9 +134,11 @@ def _draw(path: Path, parsed: Any) -> set[Path]:
     """What was written."""
     import svgling
 
+    from gatedrnn.plots.xml import well_formed
+
     if len(parsed.words) > _WIDEST:
         told = f"not drawn, {len(parsed.words):,} words; at most {_WIDEST} are drawn"
         print(f"gatedrnn: {path.name}: {told}", file=sys.stderr)
         return set()
-    write_text(path, _NOT_IN_XML.sub("\ufffd", svgling.draw_tree(parsed.tree).get_svg().tostring()))
+    write_text(path, well_formed(svgling.draw_tree(parsed.tree).get_svg().tostring()))
     return {path}

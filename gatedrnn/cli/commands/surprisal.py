@@ -76,9 +76,9 @@ def show(found: Found, options: Options) -> None:
             print(*COLUMNS, sep="\t")
         names = ("word_index", "words", "tokens", "surprisal_bits", "distances", "unknown")
         for index, word, tokens, bits, far, unknown in zip(*(record[name] for name in names), strict=True):
-            text = " ".join(tokens).replace("\t", "\\t").replace("\r", "\\r")
+            cells = (text.replace("\t", "\\t").replace("\r", "\\r") for text in (word, " ".join(tokens)))
             shown = "" if far is None else f"{far:.6f}"
-            print(number, index, word, text, f"{bits:.6f}", shown, int(not unknown), sep="\t")
+            print(number, index, *cells, f"{bits:.6f}", shown, int(not unknown), sep="\t")
 
 
 def _show_conllu(records: Iterator[dict[str, Any]], sentences: Iterator[ConlluSentence]) -> None:

@@ -253,8 +253,22 @@ _DECIDED_BY_DATA = {f"model.{key}" for key in ("vocabulary_size", "classes", "ta
 def _as_keys(arguments: list[str]) -> list[str]:
     """`--data DIR`, and options of a cell as earlier versions had them, written as the configuration keys they set."""
     keys = {"--data": "--data.folder"} | {f"--model.{key}": f"--model.options.{key}" for key in OLD_KEYS}
-    parts = (argument.partition("=") for argument in arguments)
+    again = list(arguments)
+    for k, (name, equals, value) in enumerate(_options(arguments)):
+        path = name == "--data" or (name in ("--data.folder", "--data.tokenizer") and value != "null")
+        if path and (read := _as_path(value)) != value:
+            again[k if equals else k + 1] = (f"{name}=" if equals else "") + read
+    parts = (argument.partition("=") for argument in again)
     return ["".join([keys.get(name, name), equals, value]) for name, equals, value in parts]
+
+
+def _as_path(value: str) -> str:
+    """A path in which YAML, as which options are read, finds no comment and no null: `#text`, `~`."""
+    try:
+        node = yaml.compose(value, yaml.SafeLoader)
+    except yaml.YAMLError:
+        return value
+    return f"./{value}" if value and (node is None or node.tag == "tag:yaml.org,2002:null") else value
 
 
 def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], list[Any]]:
