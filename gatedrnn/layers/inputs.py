@@ -88,6 +88,9 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
         if input.data.dim() != 2:
             rule, got = "must hold data of 2 dimensions [tokens, D]", f"shape {list(input.data.shape)}"
             raise ArgumentError(place, rule, got, "Pack a padded input [T, B, D]")
+        if not torch.compiler.is_compiling() and (tokens := int(input.batch_sizes.sum())) != len(input.data):
+            got = f"{len(input.data)} tokens, and batch_sizes of {tokens}"
+            raise ArgumentError(place, "must hold as many tokens as its batch_sizes say", got, "Pack it again")
         plain = PackedSequence(input.data, input.batch_sizes)
         x_TBD, own = pad_packed_sequence(plain)
         _check_tensor(place, x_TBD, input_size, dtype)

@@ -84,10 +84,10 @@ def _losses(
     model: LanguageModel, batch: list[Sequence[int]], first: int, states: States | None
 ) -> tuple[Tensor, States | None]:
     """Losses [T, B] of sequences side by side, 0 beyond their ends, and the states after the longest."""
-    inputs_TB = torch.full((max(map(len, batch)), len(batch)), first)
+    inputs_TB = torch.full((max(map(len, batch)), len(batch)), first, device="cpu")
     targets_TB = torch.full_like(inputs_TB, IGNORED)
     for b, ids in enumerate(batch):
-        targets_TB[: len(ids), b] = torch.as_tensor(ids)
+        targets_TB[: len(ids), b] = torch.as_tensor(ids, device="cpu")
         inputs_TB[1 : len(ids), b] = targets_TB[: max(0, len(ids) - 1), b]
     device = model.embedding.weight.device
     steps = max(1, _LOGITS // (len(batch) * model.embedding.num_embeddings))

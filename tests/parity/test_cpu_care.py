@@ -1,5 +1,6 @@
 """What the `cpu` backend must not read, must not overlook, refuses, and gives again in the same bits."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,19 @@ from gatedrnn import CELLS, LSTM, Gates, Recurrent
 from gatedrnn.core.errors import ArgumentError, BackendError
 from gatedrnn.sequence.backends.cpu.recurrence import arguments, operator
 from gatedrnn.sequence.backends.cpu.runtime import team
+
+
+@pytest.mark.parametrize(("steps", "size"), [(3, 5_000), (1_500, 10)])
+@pytest.mark.parametrize("variant", ["lstm", "peephole"])
+def test_sums_over_many_tokens_of_one_sign_keep_their_digits(variant, steps, size):
+    layer, x = make(variant, 3, 4, dtype=torch.float32), torch.rand(steps, size, 3)
+    near, exact = copy.deepcopy(layer), copy.deepcopy(layer).double()
+    near.backend = exact.backend = "reference"
+    for each in (layer, near, exact):
+        each(x.to(each.weight_ih_l0.dtype))[0].sum().backward()
+    for name, weight in exact.named_parameters():
+        ours, theirs = ((each.get_parameter(name).grad - weight.grad).norm() for each in (layer, near))
+        assert ours <= 2 * theirs + 1e-6 * weight.grad.norm(), (name, ours, theirs)
 
 
 @every_cell

@@ -321,6 +321,8 @@ def test_surprisal_of_each_word_and_of_the_end(model, carried):
 
 def test_surprisal_handles_no_sentence_one_end_alone_and_a_long_one(model):
     assert list(surprisals(model, [], EOS_ID)) == []
+    with torch.device("meta"):  # where a person's own tensors are made
+        assert list(map(len, surprisals(model, [[2, 3], [2]], EOS_ID))) == [3, 2]
     assert [len(bits) for bits in surprisals(model, [[], [2] * 500], EOS_ID)] == [1, 501]
 
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from gatedrnn import GRU, LSTM, ONLSTM, RNN, ArgumentError, CoupledLSTM, PeepholeLSTM, Recurrent
 
@@ -172,6 +172,10 @@ CALLS = {
     "lengths float": (
         lambda: lstm()(X, lengths=torch.ones(3)),
         "LSTM.lengths: must be 3 integers; got torch.float32 of shape [3].",
+    ),
+    "tokens packed": (
+        lambda: lstm()(PackedSequence(torch.randn(5, D), torch.tensor([2, 2]))),
+        "LSTM.input: must hold as many tokens as its batch_sizes say; got 5 tokens, and batch_sizes of 4. Pack it again.",
     ),
     "lengths packed": (
         lambda: lstm()(packed(), lengths=[4, 2, 1]),

@@ -60,9 +60,11 @@ def kernel(name: str, direction: str, target: Target, kind: str, loop: str, link
             from numba.core.compiler_lock import global_compiler_lock
             from numba.core.registry import cpu_target
 
+            from gatedrnn.sequence.backends.cpu.vector.simd import compiling
+
             # made under a lock of its own, which other threads take before the next one
             _ = cpu_target.target_context
-            with global_compiler_lock:  # other threads may compile functions of their own
+            with global_compiler_lock, compiling():  # other threads may compile functions of their own
                 return make()
 
         return build.cached(file, target, made)

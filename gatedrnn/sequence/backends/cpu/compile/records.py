@@ -200,7 +200,7 @@ dW          real   [G_x, D]
 dU          real   [R, H]
 db_x        real   sums of the columns of W x
 db_h        real   sums of those of each row of U
-d_extra     real   a row for each thread
+d_extra     real   two rows for each thread: of its last tokens, of those before
 extra_size  int    of such a row
 shared      packed room for a block of tokens' panels
 need_dx     int    whether dx is wanted

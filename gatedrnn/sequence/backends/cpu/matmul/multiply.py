@@ -24,10 +24,10 @@ from gatedrnn.sequence.backends.cpu.matmul.panels import (
 )
 from gatedrnn.sequence.backends.cpu.matmul.precision.quantised import multiply_pieces
 from gatedrnn.sequence.backends.cpu.matmul.precision.split import pack_split, split_rows
-from gatedrnn.sequence.backends.cpu.matmul.sizes import GRAIN, M_BLOCK
+from gatedrnn.sequence.backends.cpu.matmul.sizes import GRAIN, M_BLOCK, SUMMED
 from gatedrnn.sequence.backends.cpu.matmul.tiling import strip, transpose
 from gatedrnn.sequence.backends.cpu.vector.convert import adjacent, pairs
-from gatedrnn.sequence.backends.cpu.vector.simd import lanes, load, njit, overload, store
+from gatedrnn.sequence.backends.cpu.vector.simd import lanes, load, njit, overload, splat, store
 
 
 def pack_transposed(
@@ -187,17 +187,23 @@ def _pack_strip(A, lda, K, columns, tall, S, sums):
     W = lanes(A)
     for j in range(0, columns, W):
         n = min(W, columns - j)
-        total = load(sums + j, n)
+        total = splat(sums, 0.0)
         over = K - 1 if columns <= W else 0  # rows whose store may reach the next one, which is written after: no mask
-        for k in range(over):
-            x = load(A + (k * lda + j), n)
-            store(S + k * tall, x, W)
-            total = total + x
-        for k in range(over, K):
-            x = load(A + (k * lda + j), n)
-            store(S + (k * tall + j), x, n)
-            total = total + x
-        store(sums + j, total, n)
+        for k0 in range(0, over, SUMMED):
+            part = splat(sums, 0.0)
+            for k in range(k0, min(over, k0 + SUMMED)):
+                x = load(A + (k * lda + j), n)
+                store(S + k * tall, x, W)
+                part = part + x
+            total = total + part
+        for k0 in range(over, K, SUMMED):
+            part = splat(sums, 0.0)
+            for k in range(k0, min(K, k0 + SUMMED)):
+                x = load(A + (k * lda + j), n)
+                store(S + (k * tall + j), x, n)
+                part = part + x
+            total = total + part
+        store(sums + j, load(sums + j, n) + total, n)
 
 
 @njit
@@ -206,15 +212,17 @@ def _transpose_pairs(A, lda, K, columns, S, deep, sums):
     W = lanes(A)
     for j in range(0, columns, W):
         n = min(W, columns - j)
-        total = load(sums + j, n)
+        total = splat(sums, 0.0)
         for k in range(0, deep, W):
+            part = splat(sums, 0.0)
             for i in range(W):
                 row = 2 * (k + i)
                 low, high = (
                     load(A + (row * lda + j), n if row < K else 0),
                     load(A + ((row + 1) * lda + j), n if row + 1 < K else 0),
                 )
-                total = total + low + high
+                part = part + (low + high)
                 store(S + ((j + i) * deep + k), pairs(low, high), W)
+            total = total + part
             transpose(S + (j * deep + k), deep, S + (j * deep + k), deep)
-        store(sums + j, total, n)
+        store(sums + j, load(sums + j, n) + total, n)

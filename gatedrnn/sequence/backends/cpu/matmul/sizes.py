@@ -26,10 +26,16 @@ def direct(steps: int, batch: int, tokens: int, half: bool) -> tuple[bool, bool]
 
 TOKENS = 256
 """Tokens a weight gradient takes in at once."""
+SUMMED = 16
+"""Tokens whose gradients of a bias are summed one by one; their sums are summed in turn, which loses fewer digits."""
+FOLDED = 64
+"""The same of extras."""
 OWN_ROWS = 8
 """So many rows of the batch are worth a product of a thread's own."""
 OWN_NUMBERS = 1 << 19
 """Up to so many numbers of U stay in the second-level cache of each core."""
+STRETCH = 1 << 16
+"""Numbers of gates whose biases are written before threads wait for one another: they stay in the second-level cache."""
 REGISTERS = 16
 """Reals that hold a layout of matrix registers."""
 LINE = 16

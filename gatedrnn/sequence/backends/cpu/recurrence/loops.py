@@ -15,7 +15,7 @@ from gatedrnn.sequence.backends.cpu.compile.records import Gradients, Matrix, Ow
 from gatedrnn.sequence.backends.cpu.matmul.direct import multiply_direct
 from gatedrnn.sequence.backends.cpu.matmul.multiply import multiply, multiply_transposed, pack_transposed
 from gatedrnn.sequence.backends.cpu.matmul.panels import beyond, ceil_div, depth, pack, rows_at_once, share
-from gatedrnn.sequence.backends.cpu.matmul.sizes import TOKENS
+from gatedrnn.sequence.backends.cpu.matmul.sizes import FOLDED, STRETCH, TOKENS
 from gatedrnn.sequence.backends.cpu.matmul.tiling import barrier, begin, finish
 from gatedrnn.sequence.backends.cpu.operators.drawing import draw_block
 from gatedrnn.sequence.backends.cpu.recurrence.rows import backward_rows, forward_rows, row_of
@@ -88,7 +88,7 @@ def _added_before(size, weights, given, g, n):
 def _inputs(size, tokens, weights, given, made, work):
     """W x + b and noise of all tokens."""
     q, parts, D, N = work.q, work.parts, size.D, tokens.offsets[size.T]
-    most = rows_at_once(work.tall)
+    most = max(rows_at_once(work.tall), STRETCH // size.ldg)
     across = ceil_div(size.columns_x, work.panel)
     first, last = share(across, q, parts), share(across, q + 1, parts)
     for m0 in range(0, N, most):
@@ -306,7 +306,8 @@ def backward(size, tokens, scratch, kept, given, made):
     gates, own = Matrix(kept.G, size.ldg), Own(kept.extra, work.row, size.K, size.C)
     hidden, beside = Past(kept.out, H, kept.h0, tokens.prev), Past(kept.cs, cells, kept.c0, tokens.prev)
     of_h, of_g = Matrix(given.grad_h, given.grad_h_stride), Matrix(given.grad_g, given.grad_g_stride)
-    into = Gradients(of_h, of_g, made.dh, made.dc, made.dG, made.d_extra + work.q * made.extra_size)
+    sums, width, since = made.d_extra + work.q * 2 * made.extra_size, made.extra_size, 0
+    into = Gradients(of_h, of_g, made.dh, made.dc, made.dG, sums)
     _pack_backward(size, kept, work)
     team = _team(size, work)
     barrier()
@@ -317,7 +318,14 @@ def backward(size, tokens, scratch, kept, given, made):
         r0, r1 = (b0, b1) if size.by_rows else (0, m)
         for done in range(size.levels):
             level = size.levels - 1 - done
-            backward_rows(level, gates, hidden, beside, into, own, start, b0, b1, done == 0)
+            for b in range(b0, b1, FOLDED):
+                most = min(b1, b + FOLDED)
+                backward_rows(level, gates, hidden, beside, into, own, start, b, most, done == 0)
+                since += most - b
+                if since >= FOLDED:  # a sum over all tokens one by one would lose digits
+                    _add(sums, sums + width, width)
+                    clear(sums, width)
+                    since = 0
             _scaled(level, size, kept, made.dG + (start + b0) * size.ldg, b1 - b0)
             _meet(size)
             P = kept.P

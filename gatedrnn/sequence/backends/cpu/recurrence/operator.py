@@ -236,7 +236,7 @@ def recurrence_backward(
     N, H = tokens.count, p.hidden
     run = loop("backward", p, D, threads_for(p, N, D, team.size()), target, _kind(products, dtype, target))
     made = _gradients(p, N, D, need_w, need_u, dtype)
-    made["d_extra"] = memory.empty(run.threads, 0 if extra is None else len(extra), dtype=dtype).zero_()
+    made["d_extra"] = memory.empty(run.threads, 2, 0 if extra is None else len(extra), dtype=dtype).zero_()
     made["dh"], made["dc"] = (
         memory.empty(B, width, dtype=dtype).zero_() if grad is None else tokens.sorted(grad).clone()
         for grad, width in ((t["grad_h_n"], H), (t["grad_c_n"], p.cells * H))
@@ -257,7 +257,7 @@ def recurrence_backward(
             "h0": tokens.sorted(t["h_0"]),
             "c0": None if c0_BH is None else tokens.sorted(t["c_0"]),
         },
-        **{"need_dx": need_x, "need_dw": need_w, "need_du": need_u, "extra_size": made["d_extra"].shape[1]},
+        **{"need_dx": need_x, "need_dw": need_w, "need_du": need_u, "extra_size": made["d_extra"].shape[2]},
         **{"G": t["gates"], "cs": t["cells"], "grad_g": t["grad_gates"]},
         "grad_h_stride": 0 if grad_output is None else H,
         "grad_g_stride": 0 if grad_gates is None else run.apart,
@@ -278,7 +278,7 @@ def recurrence_backward(
     dW = made["dW"].roll(p.shift, 0) if p.shift else made["dW"]
     d_noise = tokens.padded(d_noise, T, B).contiguous() if need_noise else d_noise
     dc = db.new_empty(0) if c0_BH is None else tokens.unsorted(made["dc"])
-    return dx, dW, made["dU"], db, made["d_extra"].sum(0), tokens.unsorted(made["dh"]), dc, d_noise
+    return dx, dW, made["dU"], db, made["d_extra"].sum((0, 1)), tokens.unsorted(made["dh"]), dc, d_noise
 
 
 def _beside_products(

@@ -6,6 +6,8 @@ Both carry the real type and the number of lanes, so that a kernel is one plain 
 
 import functools
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -20,11 +22,28 @@ intrinsic: Any = extending.intrinsic  # what it makes is called with other argum
 lower_builtin: Any = extending.lower_builtin
 infer_global: Any = templates.infer_global
 _PART: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-njit: Any = functools.partial(numba.njit, **_PART)
-"""For functions that only compiled ones call."""
 overload: Any = functools.partial(extending.overload, strict=False, jit_options=_PART)
 I32, I64 = ir.IntType(32), ir.IntType(64)
 _CONTRACT = ("contract",)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Numba compiles, also where NUMBA_DISABLE_JIT is set, for a person's own functions. For a thread that holds Numba's lock."""
+    config: Any = numba.config
+    disabled, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    try:
+        yield
+    finally:
+        config.DISABLE_JIT = disabled
+
+
+def njit(function: Any = None, **options: Any) -> Any:
+    """A function that only compiled ones call. Args: options: of `numba.njit`."""
+    if function is None:
+        return functools.partial(njit, **options)
+    with compiling():
+        return numba.njit(**_PART, **options)(function)
 
 
 class Ptr(types.Type):
