@@ -82,6 +82,7 @@ def test_an_empty_path_is_no_path(work, tmp_path, monkeypatch, arguments, said):
     [
         (["--data", "#none"], "#none: must be"),
         (["--data=null"], "null: must be"),
+        (["--data", "[" * 3_000], "[: "),
         (["--data.folder=~ # x"], "~ # x: must be"),
         (["--data.level", "subword", "--data.tokenizer", "# none"], "# none: must be"),
     ],

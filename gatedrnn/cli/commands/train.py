@@ -266,7 +266,7 @@ def _as_path(value: str) -> str:
     """A path in which YAML, as which options are read, finds no comment and no null: `#text`, `~`."""
     try:
         node = yaml.compose(value, yaml.SafeLoader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return value
     return f"./{value}" if value and (node is None or node.tag == "tag:yaml.org,2002:null") else value
 
