@@ -13,7 +13,7 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba import extending
-from numba.core import cgutils, types
+from numba.core import cgutils, config, types
 from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, signature
 from numba.extending import models, register_model
@@ -30,12 +30,12 @@ _CONTRACT = ("contract",)
 @contextmanager
 def compiling() -> Iterator[None]:
     """Numba compiles, also where NUMBA_DISABLE_JIT is set, for a person's own functions. For a thread that holds Numba's lock."""
-    config: Any = numba.config
-    disabled, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    settings: Any = config
+    disabled, settings.DISABLE_JIT = settings.DISABLE_JIT, 0
     try:
         yield
     finally:
-        config.DISABLE_JIT = disabled
+        settings.DISABLE_JIT = disabled
 
 
 def njit(function: Any = None, **options: Any) -> Any:
