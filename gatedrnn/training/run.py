@@ -30,6 +30,7 @@ METRICS_FILE = "metrics.jsonl"
 TOKENS_FOLDER = "tokens"
 CHECKPOINT_FOLDER = "checkpoint"
 IN_TRAINING = "must not be in training already"
+_TRIES = 5
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 LISTED = tuple(dict.fromkeys([CONFIG_FILE, WEIGHTS_FILE, *(name for _, task in TASKS.items() for name in task.files)]))
 """Files of runs whose checksums are kept; a checkpoint and the token cache have their own."""
@@ -203,9 +204,15 @@ def held(folder: Path, name: str, got: str, rule: str = "must not be in use") ->
     from filelock import FileLock, Timeout
 
     try:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / name, timeout=0)
-        lock.acquire()
+        for left in reversed(range(_TRIES)):
+            try:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                lock.acquire()
+                break
+            except (FileNotFoundError, FileExistsError):  # another process that ends may have just removed the folder
+                if not left:
+                    raise
     except Timeout as error:
         raise DataError(str(folder), rule, got, "Wait for it, or choose another --out") from error
     except (OSError, NotImplementedError) as error:  # the latter is filelock's own

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from terminal import fails
 
 from gatedrnn.cli.commands import demo
@@ -124,6 +125,19 @@ def test_a_demo_in_progress_is_not_removed_by_another(tmp_path):
     with held(tmp_path, "unfinished", "a demo"):
         assert "must not be in use; got a demo that another process runs" in fails("demo", "--out", tmp_path)
     assert (tmp_path / "run").is_dir()
+
+
+def test_a_folder_that_another_process_removes_meanwhile_is_made_again(tmp_path, monkeypatch):
+    acquire, failures = FileLock.acquire, [FileNotFoundError(2, "removed"), FileExistsError(17, "made")]
+
+    def disturbed(self, *arguments, **given):
+        if failures:
+            raise failures.pop()
+        return acquire(self, *arguments, **given)
+
+    monkeypatch.setattr(FileLock, "acquire", disturbed)
+    with held(tmp_path / "a", "lock", "a run"):
+        assert (tmp_path / "a" / "lock").exists() and not failures
 
 
 def test_a_demo_that_was_killed_while_it_wrote_starts_again(tmp_path, monkeypatch):
