@@ -105,6 +105,14 @@ def test_explain(cell):
     assert CELLS[cell].title in table and where[0].split("/")[-1].split(":")[0] in table
 
 
+def test_explain_names_the_instructions_that_are_used(monkeypatch):
+    monkeypatch.setenv("GATEDRNN_CPU", "portable")
+    told = {hop["what"]: hop["how"] for hop in json.loads(works("explain", "lstm", "--json"))["hops"]}
+    assert told["CPU's instructions"].startswith("portable; this CPU has ")
+    monkeypatch.setenv("GATEDRNN_CPU", "avx3")
+    assert call("explain", "lstm")[2].startswith("gatedrnn: GATEDRNN_CPU: must name a target of this CPU; got 'avx3'.")
+
+
 # ---------------------------------------------------------------- whatever is wrong gives one line
 
 

@@ -19,6 +19,7 @@ from gatedrnn.compiler import compile_cell, kept
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import Recurrent, RecurrentBase
 from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale
+from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def hops(name: str) -> dict[str, Any]:
         ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),
         ("step", " ".join(step[0].split()), _where(cell.step)),
         ("source", " ".join(step[1].split("Args:")[0].split()) if len(step) > 1 else "", _where(cell.step)),
+        ("CPU's instructions", f"{best().name}; this CPU has {', '.join(targets())}", _where(best)),
         ("backend", "; ".join(f"{key}: {reason}" for key, reason in supported.items()) + f"; auto runs {chosen}", ""),
     ]
     return {
