@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("numba")
 
 import torch
+from numba.core.compiler_lock import global_compiler_lock
 from torch.utils.data import DataLoader, Dataset
 
 from gatedrnn import G2LSTM, LSTM, Recurrent
@@ -27,9 +28,12 @@ from gatedrnn.core.errors import ArgumentError, BackendError, DataError
 from gatedrnn.core.files import cache_folder
 from gatedrnn.sequence.backends.cpu.compile import build, kernels, records, sources
 from gatedrnn.sequence.backends.cpu.operators import pointwise
+from gatedrnn.sequence.backends.cpu.recurrence.compiled import parts_of
 from gatedrnn.sequence.backends.cpu.runtime import team
 from gatedrnn.sequence.backends.cpu.runtime.once import LOCK, once
 from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
+from gatedrnn.sequence.backends.cpu.vector import simd
+from gatedrnn.sequence.plan import plan_for
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60
@@ -242,6 +246,15 @@ def test_what_a_loop_is_called_with_has_one_name_and_kind_each(loop):
     names = records.names(loop)
     assert len(set(names)) == len(names) == len(records.kinds(loop))
     assert set(records.kinds(loop)) <= {"int", "index", "real", "weight", "packed"}
+
+
+def test_numba_s_passes_that_are_left_out_find_nothing_in_a_kernel(monkeypatch):
+    layer = LSTM(3, 4)
+    linked = parts_of(plan_for(layer.cell.step, layer.spec).kernel, "backward")[2]
+    with global_compiler_lock:
+        code = kernels._linked(linked, best(), "f32")
+        monkeypatch.setattr(simd, "_FOUND_NOWHERE", ())
+        assert kernels._linked(linked, best(), "f32") == code
 
 
 # What may be missing.

@@ -137,6 +137,8 @@ def _typed(function: Any, arguments: list[Any]) -> tuple[str, str]:
     from numba.core.compiler import Flags, compile_extra
     from numba.core.registry import cpu_target
 
+    from gatedrnn.sequence.backends.cpu.vector.simd import Pipeline
+
     typing: Any = cpu_target.typing_context
     context: Any = cpu_target.target_context
     typing.refresh()
@@ -148,7 +150,9 @@ def _typed(function: Any, arguments: list[Any]) -> tuple[str, str]:
         if not llvm.address_of_symbol(name):
             llvm.add_symbol(name, 1)
     with _as_text(context):
-        result = compile_extra(typing, context, function, tuple(arguments), types.void, flags, {})
+        result = compile_extra(
+            typing, context, function, tuple(arguments), types.void, flags, {}, None, cast(Any, Pipeline)
+        )
         return result.fndesc.llvm_func_name, result.library.get_llvm_str()
 
 
@@ -170,13 +174,6 @@ def _object(module: Any, symbol: str, target: Target) -> bytes:
     return machine.emit_object(module)
 
 
-class _Plain:
-    """Numba's colours of a message: none."""
-
-    def __getattr__(self, name: str) -> Callable[[str], str]:
-        return str
-
-
 @contextmanager
 def _as_text(context: Any) -> Iterator[None]:
     """Let Numba neither optimise nor make machine code of each of our functions by itself, where nobody calls it: half the time.
@@ -192,7 +189,7 @@ def _as_text(context: Any) -> Iterator[None]:
 
         made, level, none = _dynfunc.make_function, settings.OPT, settings._OptLevel(0)
         _ = context.codegen()._engine.add_module, context.codegen()._add_module
-        colours = messages._termcolor_inst
+        colours = messages.termcolor()
     except (ImportError, AttributeError):
         yield
         return
@@ -207,12 +204,12 @@ def _as_text(context: Any) -> Iterator[None]:
         return made(module, fndesc.qualname.split(".")[-1], "", _NOWHERE, env, (library,))
 
     context.get_executable, codegen._add_module, settings.OPT = get_executable, lambda module: None, none
-    messages._termcolor_inst = _Plain()
+    colours._markup = lambda message, *style: message
     try:
         yield
     finally:
-        settings.OPT, messages._termcolor_inst = level, colours
-        del context.get_executable, codegen._add_module
+        settings.OPT = level
+        del context.get_executable, codegen._add_module, colours._markup
 
 
 def _entry(name: str, arguments: list[Any]) -> str:

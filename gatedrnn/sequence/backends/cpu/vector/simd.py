@@ -8,12 +8,13 @@ import functools
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 from llvmlite import ir
 from numba import extending
 from numba.core import cgutils, config, types
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, signature
 from numba.extending import models, register_model
@@ -21,10 +22,36 @@ from numba.extending import models, register_model
 intrinsic: Any = extending.intrinsic  # what it makes is called with other arguments than Python sees
 lower_builtin: Any = extending.lower_builtin
 infer_global: Any = templates.infer_global
-_PART: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-overload: Any = functools.partial(extending.overload, strict=False, jit_options=_PART)
 I32, I64 = ir.IntType(32), ir.IntType(64)
 _CONTRACT = ("contract",)
+_FOUND_NOWHERE = (
+    "DumpParforDiagnostics",
+    "FindLiterallyCalls",
+    "InlineClosureLikes",
+    "InlineInlinables",
+    "InlineOverloads",
+    "IRLegalization",
+    "LiteralPropagationSubPipelinePass",
+    "LiteralUnroll",
+    "MakeFunctionToJitFunction",
+    "NopythonRewrites",
+    "RewriteDynamicRaises",
+    "WithLifting",
+)
+
+
+class Pipeline(CompilerBase):
+    """Numba's passes without those for what kernels do not have: closures, arrays, exceptions, `with`. The code is the same."""
+
+    def define_pipelines(self) -> list[Any]:
+        """The passes, in order."""
+        manager: Any = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager.passes = [each for each in manager.passes if each[0].__name__ not in _FOUND_NOWHERE]
+        return [manager]
+
+
+_PART: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": Pipeline}
+overload: Any = functools.partial(extending.overload, strict=False, jit_options=_PART)
 
 
 @contextmanager
@@ -109,7 +136,13 @@ def broadcast(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
 # Arithmetic: Vec with Vec, or with a number.
 
 
-class _Arithmetic(AbstractTemplate):
+class _Ours(AbstractTemplate):
+    """What an operator means for our types. Named as the CPU's alone, it is asked before Numba's own, many and slow to fail."""
+
+    metadata: ClassVar = {"target": "cpu"}
+
+
+class _Arithmetic(_Ours):
     def generic(self, args: Any, kws: Any) -> Any:
         if len(args) == 1 and isinstance(args[0], Vec):
             return signature(args[0], *args)
@@ -165,13 +198,13 @@ def _advance(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 @infer_global(operator.getitem)
-class _GetItem(AbstractTemplate):
+class _GetItem(_Ours):
     def generic(self, args: Any, kws: Any) -> Any:
         return signature(args[0].real, args[0], types.intp) if isinstance(args[0], Ptr) else None
 
 
 @infer_global(operator.setitem)
-class _SetItem(AbstractTemplate):
+class _SetItem(_Ours):
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], Ptr):
             return signature(types.void, args[0], types.intp, args[0].real)
