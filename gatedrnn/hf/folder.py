@@ -1,6 +1,7 @@
 """A run as a folder of transformers, and such a folder as a run."""
 
 import json
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,6 +43,9 @@ def export_run(run: Run, folder: Path) -> None:
 
     def fill(place: Path) -> None:
         model.save_pretrained(place)
+        mode = stat.S_IMODE((place / "config.json").stat().st_mode)  # as the umask has it
+        for path in place.glob("*.safetensors"):  # which are written for their owner alone
+            path.chmod(mode)
         tokenizer.save_pretrained(place)
         write_text(place / "README.md", card(run, folder.resolve().name))
 

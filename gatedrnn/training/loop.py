@@ -294,8 +294,7 @@ class Loop:
         return replace(training, schedule="constant", warmup_steps=0, peak_beta=None)
 
     def _check_loss(self, nats: float) -> None:
-        rule = f"the loss must be finite and below {_EXPLODED_NATS:g} nats"
-        self._check(rule, nats, math.isfinite(nats) and nats < _EXPLODED_NATS)
+        self._check(f"the loss must be finite and below {_EXPLODED_NATS:g} nats", nats, abs(nats) < _EXPLODED_NATS)
 
     def _check(self, rule: str, value: float, sound: bool) -> None:
         """Raises ArgumentError with what to do: a value is not sound."""
@@ -303,10 +302,11 @@ class Loop:
             return
         p, clipped = self.state.progress, self.config.training.gradient_clip
         clip = "a lower --training.gradient_clip" if clipped else "--training.gradient_clip 1"
+        rate = f"--training.learning_rate or {clip}" if self.state.project is None else "--learning-rate"
         kept = "The run holds the best weights so far; continue from its last checkpoint with --resume and"
         how = kept if checkpoints(self.folder) else "Nothing is learned yet; start another run with"
         where = f"{rule} (epoch {p.epoch}, step {p.step + 1})"
-        raise ArgumentError("training", where, value, f"{how} a lower --training.learning_rate or {clip}")
+        raise ArgumentError("training", where, value, f"{how} a lower {rate}")
 
     def _validate(self, per_second: float, ended: bool) -> None:
         """Score the validation text and keep the model if it is the best; where the epoch has ended, begin the next.

@@ -75,9 +75,10 @@ def check_same(tensors: dict[str, Tensor], values: dict[str, Any], now: Progress
         rule, got = "needs a checkpoint that says how the weights are projected", "one of version 1, which does not"
         advice = "Start again in another --out, or continue with the version that started the run"
         raise ArgumentError("--resume", rule, got, advice)
-    if (values["project"] or "") != project:
-        got = f"{project or 'none'}, and {values['project'] or 'none'} before"
-        rule = "must project the weights as at the start of the run"
+    before = values["project"] or ""
+    if before != project and not project.startswith(f"{before} of "):  # earlier versions did not name the weights
+        got = f"{project or 'none'}, and {before or 'none'} before"
+        rule = "must project the weights as at the start of the run, and begin with the same"
         raise ArgumentError("train --resume", rule, got, "Continue with the command that started it")
     if values["processes"] != processes:
         rule, got = "must use as many processes as before", f"{processes}, and {values['processes']} before"

@@ -1,5 +1,6 @@
 """`compress` of runs of a built-in text: where the copy's text is, and which settings retraining reads."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -91,6 +92,33 @@ def test_settings_that_retraining_does_not_read_do_not_stop_it(built_in, monkeyp
     works(*command)
     training = yaml.safe_load(Path("c/config.yaml").read_text())["training"]
     assert (training["plateau_factor"], training["plateau_threshold"]) == (0.5, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (("--training.learning_rate", "0.01"), "and begin with the same"),
+        (("--model.cell", "gru"), "must continue what it began; got b, of"),
+    ],
+)
+def test_retraining_is_continued_from_the_weights_it_began_with_alone(built_in, monkeypatch, other, told):
+    built_in("language_modelling")
+    given = ["--method", "int4", "--retrain", "2", "--out", "b"]
+    with monkeypatch.context() as patch:
+        patch.setattr("gatedrnn.training.loop.Loop._budget", lambda _: "interrupted")
+        patch.setattr("gatedrnn.training.loop.Loop._out_of_time", lambda _: True)
+        assert call("compress", "a", *given)[0] == 130
+    works("train", *SMALL, "--model.cell", "lstm", *other, "--data", "a/text", "--out", "c")
+    code, _, error = call("compress", "c", *given, "--resume")
+    assert (code, error.count("\n")) == (1, 1) and told in error, error
+    works("compress", "a", *given, "--resume")
+    assert json.loads(Path("b/compression.json").read_text())["from"] == "a"
+
+
+def test_weights_that_explode_while_retrained_name_an_option_of_compress(built_in):
+    built_in("language_modelling")
+    given = ["compress", "a", "--method", "int8", "--retrain", "1", "--learning-rate", "1e9", "--out", "b"]
+    assert "a lower --learning-rate." in call(*given)[2]
 
 
 @pytest.mark.parametrize("gates", [(), ("--model.gates.temperature", "2")], ids=["the cell's own", "given"])

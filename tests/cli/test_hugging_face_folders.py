@@ -49,6 +49,9 @@ class TestWeights:
         assert told in fails("import", folder, "--out", tmp_path / "out")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"] and not capfd.readouterr().err
 
+    def test_may_be_read_by_whoever_may_read_the_rest(self, exported):
+        assert len({path.stat().st_mode for path in (exported / "hf-run").iterdir()}) == 1
+
     def test_a_pickle_is_not_read(self, exported, tmp_path):
         folder = copied(exported, tmp_path / "hf")
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")

@@ -189,6 +189,38 @@ def test_a_trial_that_is_killed_is_continued_once(config, monkeypatch, capsys):
     assert error.count("killed by signal 9, and continued once") == 2 and "failed: killed by signal 9" in error
 
 
+def scored(score):
+    """Jobs that end with what `score` says of their trial, None for a failure."""
+
+    def run(config, jobs, ended):
+        for job in jobs:
+            run, number = config.parent / "out" / job.name, int(job.name[-1])
+            run.mkdir(exist_ok=True)
+            value = score(job.name.partition("/")[0], number)
+            (run / "metrics.jsonl").write_text(f'{{"valid_perplexity": {value}}}')
+            ended(job, 0 if value else 1)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("score", "trained"),
+    [(lambda number, trial: {3: 5.0}.get(trial), ["round-1", "round-2/trial-3"]),
+     (lambda number, trial: None if number == "round-1" else 5.0, ["round-1"])],
+)  # fmt: skip
+def test_trials_without_a_score_do_not_go_on(config, monkeypatch, capsys, score, trained):
+    run = scored(score)
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", lambda jobs, processes, ended: run(config, jobs, ended))
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep._Sweep.draw", lambda sweep, path: path.touch())
+    code = main(sweep(config, "training.seed=1,2,3,4"))
+    results = json.loads((config.parent / "out" / "sweep.json").read_text())["results"]
+    every = [f"round-1/trial-{n}" for n in (1, 2, 3, 4)]
+    assert list(results) == [*every, *trained[1:]]
+    error = capsys.readouterr().err
+    assert code == (0 if trained[1:] else 1)
+    assert trained[1:] or "must have at least one trial with a score in round 1; got none" in error
+
+
 @pytest.fixture
 def brief(monkeypatch):
     """Jobs whose processes end at once, whatever is asked of them."""

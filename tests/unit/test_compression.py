@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.saving import WEIGHTS_FILE, save_tensors
 from gatedrnn.studies.compression import METHODS, Projection, Scheme, compressed, published
+from gatedrnn.training.state import check_same
 from gatedrnn.weights.compressed import as_dense, gather
 from gatedrnn.weights.forms import FORMS, SMALL, grid, low_rank
 
@@ -301,6 +303,29 @@ def test_a_checkpoint_knows_a_scheme_by_the_name_that_it_had():
     name = "Scheme(method='svd', gates=None, weights=None, step=0.2, clip=0.4, rank=2)"
     assert Projection(model, Scheme("svd", rank=2)).name == name
     assert Projection(model, replace(Scheme("svd", rank=2), capped=True)).name == name
+    now = SimpleNamespace(
+        project=Projection(model, Scheme("svd", rank=2), "weights 1f").name, text=None, valid_text=None, processes=1
+    )
+    check_same({}, {"project": name, "processes": 1}, now)  # of a version that did not know the weights
+    for other in (name[:-1] + ", capped=True)", f"{name} of weights 2e", ""):
+        with pytest.raises(
+            ArgumentError, match="must project the weights as at the start of the run, and begin with the same"
+        ):
+            check_same({}, {"project": other, "processes": 1}, now)
+
+
+@pytest.mark.parametrize(("words", "width", "rank"), [(3000, 40, 4), (10, 300, 9), (3000, 2, 1)])
+def test_the_rank_of_an_embedding_follows_its_columns(words, width, rank):
+    config = LanguageModelConfig(words, cell="lstm", embedding_size=width, hidden_sizes=(8, width))
+    kept = compressed(LanguageModel(config), Scheme("svd", weights="all"))
+    assert kept["embedding.weight"].blocks[0].parts["left"].shape == (words, rank)
+
+
+def test_a_gate_is_named_once():
+    model = LanguageModel(LanguageModelConfig(9, cell="gru", embedding_size=8, hidden_sizes=(8,)))
+    for gates in (("reset=3", "reset_gate=5"), ("reset", "reset")):
+        with pytest.raises(ArgumentError, match=r"must name each gate once; got 'reset.*Leave one reset_gate out"):
+            compressed(model, Scheme("svd", gates))
 
 
 def test_the_rank_of_svd_is_that_of_the_table_unless_one_is_named():

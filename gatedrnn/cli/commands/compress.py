@@ -199,7 +199,8 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
 
     config = _config(run, options, out)
     console = Console(stderr=True, quiet=options.json)
-    weights, project = run.model.expand().state_dict(), Projection(run.model, scheme)
+    source = f"weights {checksum(run.folder / WEIGHTS_FILE)}"
+    weights, project = run.model.expand().state_dict(), Projection(run.model, scheme, source)
     project(weights)  # what the scheme refuses, it refuses before anything is written
     if not options.resume:
         check_free(out)  # again: it may have been trained into
@@ -230,7 +231,10 @@ def _about(run: Run, scheme: Scheme, options: Options) -> dict[str, Any]:
 
 
 def _config(run: Run, options: Options, out: Path) -> RunConfig:
-    """The configuration to train `out` with; a setting that has no effect is as in `out`, if that has begun, else the default."""
+    """The configuration to train `out` with; a setting that has no effect is as in `out`, if that has begun, else the default.
+
+    Raises: ArgumentError: `out` has begun with a model of other sizes or another cell.
+    """
     task: Any = TASKS[run.config.task]
     own = run.config.training
     training = replace(
@@ -243,6 +247,10 @@ def _config(run: Run, options: Options, out: Path) -> RunConfig:
         model = replace(model, gates=gates_at(own, model.gates or CELLS[model.cell].gates, 1, 2))
     if options.resume and (out / CONFIG_FILE).is_file():
         begun = read_run_config(out / CONFIG_FILE, written=True)  # perhaps by an earlier version, which kept no text
+        if replace(begun.model, gates=None) != replace(model, gates=None):
+            raise ArgumentError(
+                "compress --resume", "must continue what it began", f"{out}, of another model", "Choose another --out"
+            )
         config, kept, model = run.config if begun.data == run.config.data else config, begun.training, begun.model
     plain = {name: getattr(kept, name) for name in unread(task, training)}
     return replace(config, model=model, training=replace(training, **plain))

@@ -72,11 +72,7 @@ def run(options: Options) -> Found:
             sweep.train(plan, processes)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command resumes the sweep") from None
-        best = better_half(sweep.scores(len(plan)), 1, sweep.higher)[0]
-        if sweep.scores(len(plan))[best] is None:
-            log = out / f"round-{len(plan)}" / f"trial-{best}.log"
-            advice = f"See {log}. To train these trials again, delete {out} or choose another --out"
-            raise DataError(str(out), f"must have at least one trial with a score in round {len(plan)}", "none", advice)
+        best = sweep.ranked(len(plan))[0]
         write_with(out / "sweep.png", sweep.draw)
     record = {"measure": f"valid_{measure}", "best": sweep.row(len(plan), best), "trials": sweep.rows(len(plan))}
     return Found(record, measure)
@@ -112,8 +108,19 @@ class _Sweep:
         """All rounds, each of the better half of the one before."""
         left = list(self.trials)
         for k, each in enumerate(plan, 1):
-            left = better_half(self.scores(k - 1), each.count, self.higher) if k > 1 else left
+            left = self.ranked(k - 1)[: each.count] if k > 1 else left
             self.run_round(k, len(plan), each, left, processes)
+
+    def ranked(self, number: int) -> list[int]:
+        """The trials of a round that have a score, the best first. Raises: DataError: none has one."""
+        scores = {trial: score for trial, score in self.scores(number).items() if score is not None}
+        if not scores:
+            log = self.out / f"round-{number}" / f"trial-{min(self.scores(number))}.log"
+            advice = f"See {log}. To train these trials again, delete {self.out} or choose another --out"
+            raise DataError(
+                str(self.out), f"must have at least one trial with a score in round {number}", "none", advice
+            )
+        return better_half(scores, len(scores), self.higher)
 
     def run_round(self, number: int, of: int, plan: Round, chosen: list[int], processes: int) -> None:
         """Train the chosen trials that have no result yet, resuming those that have begun. Raises: DataError: one is live."""

@@ -20,15 +20,16 @@ class Projection:
     For a low rank, the row space is updated by one multiplication (a power iteration) at each step. This costs much less than a
     singular-value decomposition, and follows weights that change slowly.
 
-    Args: model: whose weights are projected; it is not kept. scheme: as for `compressed`.
-    Attributes: name: the scheme, for a checkpoint; memory: row spaces [columns, rank] of the last weights, by weight and first
-        row, likewise.
+    Args: model: whose weights are projected; it is not kept. scheme: as for `compressed`. source: the weights that training
+        begins with, in words.
+    Attributes: name: scheme and source, for a checkpoint; memory: row spaces [columns, rank] of the last weights, by weight and
+        first row, likewise.
     Raises: ArgumentError: as `compressed`.
     """
 
-    def __init__(self, model: PretrainedModel, scheme: Scheme) -> None:
+    def __init__(self, model: PretrainedModel, scheme: Scheme, source: str = "") -> None:
         self._places: dict[str, Places] = places_by_weight(model, scheme)
-        self.name = repr(scheme)
+        self.name = f"{scheme!r} of {source}" if source else repr(scheme)
         self.memory: dict[str, Tensor] = {}
 
     def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -38,7 +38,8 @@ class Scheme:
         weights: recurrent (W and U of every layer) or all (also embeddings, linear maps); none for all with int8, int4 and bf16.
         step: r, the distance of neighbouring values, for round and clip.
         clip: c, the largest absolute value, for clip.
-        rank: rank of the factors, for svd; default: 128 for 1,150 units, in proportion, and below the sides.
+        rank: rank of the factors, for svd; default: 128 for 1,150 units, in proportion (for embeddings and linear maps to their
+            columns), and below the sides.
         capped: whether a weight with too small a side for `rank` has the highest rank below that side; else it is refused.
 
     Raises: ArgumentError: an unknown method, or a value out of range.
@@ -113,8 +114,15 @@ def places_by_weight(model: PretrainedModel, scheme: Scheme) -> dict[str, Places
         own = model.own_state_dict()  # without what is shared with another
         kinds = (nn.Embedding, nn.Linear)
         names = [f"{owner}.weight" for owner, each in model.named_modules() if isinstance(each, kinds)]
-        found |= {name: [(0, len(own[name]), scheme)] for name in names if name in own}
+        found |= {name: [(0, len(own[name]), _ranked(scheme, own[name].shape[1]))] for name in names if name in own}
     return found
+
+
+def _ranked(scheme: Scheme, width: int) -> Scheme:
+    """The scheme with the rank that svd has by default for an embedding or a linear map: not that of so many words."""
+    if scheme.method != "svd" or scheme.rank is not None:
+        return scheme
+    return replace(scheme, rank=max(2, round(_PUBLISHED_RANK * width)), capped=True)
 
 
 def _places(spec: Spec, scheme: Scheme) -> Places:
@@ -122,7 +130,10 @@ def _places(spec: Spec, scheme: Scheme) -> Places:
     wanted: dict[str, Scheme] = dict.fromkeys(names, scheme) if scheme.whole else {}
     for name in () if scheme.whole else scheme.gates or _PUBLISHED_GATES:
         gate, equals, setting = name.partition("=")
-        wanted[_gate(gate.strip(), names)] = _with(scheme, name, setting) if equals else scheme
+        found = _gate(gate.strip(), names)
+        if found in wanted:
+            raise ArgumentError("compress.gates", "must name each gate once", repr(name), f"Leave one {found} out")
+        wanted[found] = _with(scheme, name, setting) if equals else scheme
     places, start = [], 0
     for gate in spec.gates:
         places.append((start, start + gate.rows, wanted.get(gate.name)))

@@ -42,11 +42,11 @@ def check() -> None:
     reason = changed()
     if reason:
         if _LOST is None:
-            say(reason)
+            say(reason, "this call fails, and later ones")
         _LOST = reason
         raise BackendError("backend='cpu'", "cannot compile a kernel", reason, "The other backends still work")
 
 
-def say(reason: str) -> None:
+def say(reason: str, which: str = "recurrent layers") -> None:
     """Warn that layers run without their kernels."""
-    warnings.warn(f"gatedrnn: recurrent layers run without their kernels and are slower: {reason}", stacklevel=2)
+    warnings.warn(f"gatedrnn: {which} run without their kernels and are slower: {reason}", stacklevel=2)
