@@ -19,6 +19,7 @@ from gatedrnn.compiler.outside import fingerprint, place
 from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_with
+from gatedrnn.core.torch_internals import all_decompositions
 from gatedrnn.gates import SQUASHES, sigmoid
 
 _KNOWN: dict[str, Compiled | str] = {}
@@ -67,7 +68,7 @@ def _compiled(step: Step, spec: Spec) -> tuple[Compiled | str, bool]:
         try:
             found.append((compile_cell(step, spec), True))
         except Exception as error:  # whatever a user's step, or tracing it, may raise
-            found.append((_reason(error, step), isinstance(error, UnsupportedError)))
+            found.append((_reason(error, step), isinstance(error, UnsupportedError) and all_decompositions()))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -22,6 +22,7 @@ ROOM = "Free some space, or choose another folder"
 
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
 _WRITING = ".writing"
 _SWEPT = set[Path]()
 """Folders that this process has looked through for what killed writers left."""
@@ -173,8 +174,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically. Raises: DataError: it holds NaN or infinity, or cannot be written."""
-    write_text(path, to_json(value, str(path), indent=2, ensure_ascii=False) + "\n")
+    """Write `value` as indented JSON, atomically; bytes of a path that are not UTF-8 are escaped.
+
+    Raises: DataError: it holds NaN or infinity, or cannot be written.
+    """
+    text = to_json(value, str(path), indent=2, ensure_ascii=False) + "\n"
+    write_text(path, _NOT_UTF8.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def to_json(value: Any, owner: str = "result", **how: Any) -> str:

@@ -188,6 +188,11 @@ def decompositions(operators: list[Any]) -> dict[Any, Any]:
     return {each: table[each] for packet in operators for each in _overloads(packet) if each in table}
 
 
+def all_decompositions() -> bool:
+    """Whether `decompositions` has all of them here."""
+    return _private("torch._decomp:get_decompositions", None) is not None
+
+
 def start_autograd() -> None:
     """Let autograd start its threads now, one a device, before a fake mode does something that makes it count more.
 

@@ -167,6 +167,8 @@ def _without_odd(text: str) -> Tree:
         tree = Tree.fromstring(text.replace("\\", kept[0]))
     for place in tree.treepositions("leaves"):
         tree[place] = tree[place].translate(back)
+    for part in tree.subtrees():
+        part.set_label(part.label().translate(back))
     return tree
 
 

@@ -91,6 +91,9 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
         if not torch.compiler.is_compiling() and (tokens := int(input.batch_sizes.sum())) != len(input.data):
             got = f"{len(input.data)} tokens, and batch_sizes of {tokens}"
             raise ArgumentError(place, "must hold as many tokens as its batch_sizes say", got, "Pack it again")
+        if not torch.compiler.is_compiling() and bool((input.batch_sizes.diff() > 0).any()):
+            got = str(input.batch_sizes.tolist())
+            raise ArgumentError(place, "must have batch_sizes that never rise", got, "Pack it again")
         plain = PackedSequence(input.data, input.batch_sizes)
         x_TBD, own = pad_packed_sequence(plain)
         _check_tensor(place, x_TBD, input_size, dtype)

@@ -128,7 +128,7 @@ def save(figure: Figure, path: Path, kind: str | None = None) -> None:
     kind = (kind or path.suffix[1:]).lower()
     with matplotlib.rc_context(_AS_TEXT), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _MISSING)  # `fit_fonts` has told them all at once
-        figure.savefig(path, dpi=160, facecolor="white", format=kind, metadata=_UNDATED.get(kind))
+        figure.savefig(path, dpi=160, facecolor="white", format=kind or None, metadata=_UNDATED.get(kind))
     if kind == "svg":
         path.write_text(well_formed(path.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -213,6 +214,7 @@ def held(folder: Path, name: str, got: str, rule: str = "must not be in use") ->
             except (FileNotFoundError, FileExistsError):  # another process that ends may have just removed the folder
                 if not left:
                     raise
+                time.sleep(0.01)
     except Timeout as error:
         raise DataError(str(folder), rule, got, "Wait for it, or choose another --out") from error
     except (OSError, NotImplementedError) as error:  # the latter is filelock's own

@@ -254,11 +254,21 @@ def test_models_that_memory_cannot_hold_are_one_line(work, tmp_path):
 def test_an_empty_line_has_an_empty_tree(work, tmp_path):
     (tmp_path / "a.txt").write_text("\nthe pilot sleeps\n  \nmary waits\n\n")
     (tmp_path / "trees").mkdir()
-    for name in ("00001", "00009", "mine"):  # of an earlier, longer text, and one's own
+    (tmp_path / "trees" / "00010.svg").mkdir()
+    for name in ("20231224", "mine"):  # one's own
         (tmp_path / "trees" / f"{name}.svg").write_text(name)
+    (tmp_path / "long.txt").write_text("the pilot sleeps\n" * 9)
+    works("parse", work / "run", tmp_path / "long.txt", "--svg", tmp_path / "trees")
+    assert (tmp_path / "trees" / "00009.svg").exists()
     out = works("parse", work / "run", tmp_path / "a.txt", "--svg", tmp_path / "trees")
     assert [bool(line) for line in out.split("\n")[:-1]] == [False, True, False, True, False]
-    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == ["00002.svg", "00004.svg", "mine.svg"]
+    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == [
+        "00002.svg",
+        "00004.svg",
+        "00010.svg",
+        "20231224.svg",
+        "mine.svg",
+    ]
     found = [json.loads(line) for line in works("parse", work / "run", tmp_path / "a.txt", "--json").splitlines()]
     assert [(one["words"], one["tree"], one["distances"]) for one in found[::2]] == [([], "", [])] * 3
     assert [one["words"] for one in found[1::2]] == [["the", "pilot", "sleeps"], ["mary", "waits"]]

@@ -1,6 +1,8 @@
 """YAML read safely: in bounded time and memory, every error with its file and line."""
 
 import errno
+import json
+import os
 import time
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from gatedrnn.core import files
 from gatedrnn.core.errors import ConfigError, DataError
-from gatedrnn.core.files import read_yaml, write_folder, write_text, write_with
+from gatedrnn.core.files import read_yaml, write_folder, write_json, write_text, write_with
 
 ALIASES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
 MERGES = "a0: &a0 {k: 1}\n" + "".join(f"a{k}: &a{k} {{<<: [*a{k - 1}, *a{k - 1}, *a{k - 1}]}}\n" for k in range(1, 40))
@@ -141,3 +143,10 @@ def test_an_empty_folder_behind_a_link_is_filled(tmp_path):
     (tmp_path / "link").symlink_to("real")
     write_folder(tmp_path / "link", lambda place: (place / "file").write_text("x"))
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "file").read_text() == "x"
+
+
+def test_json_holds_paths_whatever_their_bytes(tmp_path):
+    given = {"path": os.fsdecode(b"caf\xe9/\xc3\xa9"), "back": "\\ud8"}
+    write_json(tmp_path / "a.json", given)
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert json.loads(text) == given and "é" in text

@@ -177,6 +177,10 @@ CALLS = {
         lambda: lstm()(PackedSequence(torch.randn(5, D), torch.tensor([2, 2]))),
         "LSTM.input: must hold as many tokens as its batch_sizes say; got 5 tokens, and batch_sizes of 4. Pack it again.",
     ),
+    "a hole in the packed": (
+        lambda: lstm()(PackedSequence(torch.randn(5, D), torch.tensor([3, 0, 2]))),
+        "LSTM.input: must have batch_sizes that never rise; got [3, 0, 2]. Pack it again.",
+    ),
     "lengths packed": (
         lambda: lstm()(packed(), lengths=[4, 2, 1]),
         "LSTM.lengths: must be None for a PackedSequence; got lengths.",

@@ -139,6 +139,13 @@ def test_other_white_space_and_backslashes_are_of_their_word(tmp_path, word):
     assert gold_tree(tree, "alnum").words == tuple(each for each in tree.leaves() if any(map(str.isalnum, each)))
 
 
+def test_labels_keep_their_backslashes(tmp_path):
+    (tmp_path / "a.trees").write_text("(S (S\\NP (D the) (N pilot)) (V\\x y\\))")
+    (tree,) = read_treebank(tmp_path / "a.trees")
+    assert [each.label() for each in tree.subtrees()] == ["S", "S\\NP", "D", "N", "V\\x"]
+    assert tree.leaves() == ["the", "pilot", "y\\"]
+
+
 def test_escaped_brackets_and_labels_before_odd_spaces_are_read_as_nltk_does(tmp_path):
     (tmp_path / "a.trees").write_text(
         "(S (NN a) (-LRB- \\() (X b) (-RRB- \\)) (. .))\n(S ( NN\u00a0x) (B c))\n(S (NN\u00a0x) (B c))\n"

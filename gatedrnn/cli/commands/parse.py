@@ -35,6 +35,7 @@ from gatedrnn.training.run import Run, load_runs
 from gatedrnn.trees import ALGORITHMS
 
 _WIDEST = 200  # words of a sentence that is drawn
+_DRAWN = "\n<!-- gatedrnn parse -->\n"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _parses(run: Run, text: Iterator[Any], split: bool, options: Options) -> tup
 
 
 def _records(parses: Iterator[Any], how: dict[str, Any], file: str, options: Options) -> Iterator[dict[str, Any]]:
-    """Records; trees are drawn, in place of all that an earlier call drew there."""
+    """Records; trees are drawn, in place of all that an earlier call drew there, which ends with `_DRAWN`."""
     found, drawn = False, set[Path]()
     for number, parsed in enumerate(parses, 1):
         found = found or bool(parsed.words)
@@ -114,7 +115,8 @@ def _records(parses: Iterator[Any], how: dict[str, Any], file: str, options: Opt
     if not found:
         raise nothing(file)
     for path in Path(options.svg).glob("*.svg") if options.svg else ():
-        if path not in drawn and re.fullmatch("[0-9]{5,}", path.stem):
+        ours = path not in drawn and re.fullmatch("[0-9]{5,}", path.stem) and path.is_file()
+        if ours and path.read_bytes().endswith(_DRAWN.encode()):
             path.unlink()
 
 
@@ -140,5 +142,5 @@ def _draw(path: Path, parsed: Any) -> set[Path]:
         told = f"not drawn, {len(parsed.words):,} words; at most {_WIDEST} are drawn"
         print(f"gatedrnn: {path.name}: {told}", file=sys.stderr)
         return set()
-    write_text(path, well_formed(svgling.draw_tree(parsed.tree).get_svg().tostring()))
+    write_text(path, well_formed(svgling.draw_tree(parsed.tree).get_svg().tostring()) + _DRAWN)
     return {path}

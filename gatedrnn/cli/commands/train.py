@@ -284,7 +284,8 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             again[k if equals else k + 1] = (f"{name}=" if equals else "") + os.fspath(files[k])
     task = _task(again)
     model = RunConfig.types({"task": task})["model"]
-    cell = str(getattr(model, "cell", ""))
+    named = [str(cell) for file in files.values() if (cell := (read_part(file, task).get("model") or {}).get("cell"))]
+    cell = (named or [str(getattr(model, "cell", ""))])[0]  # of files before the first that names one, that one
     for k, (name, equals, value) in enumerate(_options(arguments)):
         read = None  # what to read instead of `value`
         if k in files:
