@@ -115,6 +115,29 @@ def test_retraining_is_continued_from_the_weights_it_began_with_alone(built_in, 
     assert json.loads(Path("b/compression.json").read_text())["from"] == "a"
 
 
+def test_retraining_is_not_continued_in_a_run_of_another_task(built_in):
+    built_in("language_modelling")
+    works(
+        "train",
+        "--task",
+        "grammar",
+        "--model.state_size",
+        "8",
+        "--model.nonterminals",
+        "2",
+        "--model.preterminals",
+        "3",
+        "--training.epochs",
+        "1",
+        "--data",
+        "a/text",
+        "--out",
+        "g",
+    )
+    told = call("compress", "a", "--method", "int4", "--retrain", "2", "--out", "g", "--resume")[2]
+    assert told.startswith("gatedrnn: compress --resume: must continue what it began; got g, of another model.")
+
+
 def test_weights_that_explode_while_retrained_name_an_option_of_compress(built_in):
     built_in("language_modelling")
     given = ["compress", "a", "--method", "int8", "--retrain", "1", "--learning-rate", "1e9", "--out", "b"]

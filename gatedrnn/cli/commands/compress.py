@@ -247,7 +247,8 @@ def _config(run: Run, options: Options, out: Path) -> RunConfig:
         model = replace(model, gates=gates_at(own, model.gates or CELLS[model.cell].gates, 1, 2))
     if options.resume and (out / CONFIG_FILE).is_file():
         begun = read_run_config(out / CONFIG_FILE, written=True)  # perhaps by an earlier version, which kept no text
-        if replace(begun.model, gates=None) != replace(model, gates=None):
+        same = type(begun.model) is type(model) and replace(begun.model, gates=None) == replace(model, gates=None)
+        if not same:
             raise ArgumentError(
                 "compress --resume", "must continue what it began", f"{out}, of another model", "Choose another --out"
             )
