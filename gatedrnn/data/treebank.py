@@ -133,8 +133,8 @@ def _trees(path: Path | str, lines: Iterable[Line]) -> Iterator[Tree]:
 
 _BLANKS = " \t\r\n"
 _SPACE = re.compile(rf"[^\S{_BLANKS}]")
-_WORDS = re.compile(r"\(([^\s()]+)[ \t\r\n]+([^()]*)\)")
-"""A bracket of words alone, which may hold white space other than what separates, such as the no-break space of numbers."""
+_WORDS = re.compile(r"(\([^\s()]+[ \t\r\n]+|\))([^()]+)(?=([()]))")
+"""Words behind a label or a bracket, which may hold white space that does not separate, such as the no-break space of numbers."""
 _ODD = "\\" + "".join(filter(_SPACE.match, map(chr, range(0x3001))))
 """What NLTK does not read as a part of a word."""
 
@@ -157,7 +157,9 @@ def _without_odd(text: str) -> Tree:
     kept = next(each for each in ranges if not set(each) & set(text))
 
     def word(found: re.Match[str]) -> str:
-        return f"({found[1]} {(found[2].strip() or found[2].strip(_BLANKS)).translate(spaces)})"
+        alone = found[1] != ")" and found[3] == ")"  # in their bracket; between others, white space is none of a word
+        text = found[2].strip() or (found[2].strip(_BLANKS) if alone else "")
+        return found[1] + found[2].replace(text, text.translate(spaces))
 
     spaces, back = str.maketrans(_ODD[1:], kept[1:]), str.maketrans(kept, _ODD)
     text = _WORDS.sub(word, text)

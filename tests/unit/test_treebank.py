@@ -139,6 +139,15 @@ def test_other_white_space_and_backslashes_are_of_their_word(tmp_path, word):
     assert gold_tree(tree, "alnum").words == tuple(each for each in tree.leaves() if any(map(str.isalnum, each)))
 
 
+def test_words_beside_brackets_keep_their_odd_spaces(tmp_path):
+    (tmp_path / "a.trees").write_text("(S 1\u00a0000 (NP c\u2009d) e\u00a0f\u00a0(N g) \u00a0 (X\u00a0y)\u00a0)")
+    (tree,) = read_treebank(tmp_path / "a.trees")
+    assert tree.leaves() == ["1\u00a0000", "c\u2009d", "e\u00a0f", "g", "y"]
+    (tmp_path / "b.trees").write_text("(S (NP 1\u00a0000) (-LRB- \\() (X b d\u00a0) (-RRB- \\)))")
+    (tree,) = read_treebank(tmp_path / "b.trees")
+    assert tree.leaves() == ["1\u00a0000", "\\(", "b", "d", "\\)"]
+
+
 def test_labels_keep_their_backslashes(tmp_path):
     (tmp_path / "a.trees").write_text("(S (S\\NP (D the) (N pilot)) (V\\x y\\))")
     (tree,) = read_treebank(tmp_path / "a.trees")
