@@ -55,6 +55,8 @@ def test_what_a_later_file_sets_is_for_the_cell_of_an_earlier_one(tmp_path):
     files = ["--config", tmp_path / "a.yaml", "--config", tmp_path / "b.yaml"]
     for given in (files, files[2:] + files[:2]):
         assert "chunk_size" in fails("train", "--out", tmp_path / "run", *given)
+    (tmp_path / "none.yaml").write_text("# nothing yet\n")
+    assert "chunk_size" in fails("train", "--out", tmp_path / "run", "--config", tmp_path / "none.yaml", *files)
 
 
 def test_a_registered_cell_s_own_options_need_no_other_edit(work, tmp_path, monkeypatch):

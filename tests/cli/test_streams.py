@@ -256,7 +256,7 @@ def test_an_empty_line_has_an_empty_tree(work, tmp_path):
     (tmp_path / "trees").mkdir()
     (tmp_path / "trees" / "00010.svg").mkdir()
     for name in ("20231224", "mine"):  # one's own
-        (tmp_path / "trees" / f"{name}.svg").write_text(name)
+        (tmp_path / "trees" / f"{name}.svg").write_text(name * 10)
     (tmp_path / "long.txt").write_text("the pilot sleeps\n" * 9)
     works("parse", work / "run", tmp_path / "long.txt", "--svg", tmp_path / "trees")
     assert (tmp_path / "trees" / "00009.svg").exists()

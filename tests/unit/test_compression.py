@@ -307,6 +307,11 @@ def test_a_checkpoint_knows_a_scheme_by_the_name_that_it_had():
         project=Projection(model, Scheme("svd", rank=2), "weights 1f").name, text=None, valid_text=None, processes=1
     )
     check_same({}, {"project": name, "processes": 1}, now)  # of a version that did not know the weights
+    named = Projection(model, Scheme("svd", weights="all"), "weights 1f").name
+    now.project, before = named, named.partition(", ranks")[0]  # of a version that gave embeddings another rank
+    with pytest.raises(ArgumentError, match="must project the weights as at the start of the run"):
+        check_same({}, {"project": before, "processes": 1}, now)
+    now.project = f"{name} of weights 1f"
     for other in (name[:-1] + ", capped=True)", f"{name} of weights 2e", ""):
         with pytest.raises(
             ArgumentError, match="must project the weights as at the start of the run, and begin with the same"

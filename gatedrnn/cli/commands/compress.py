@@ -199,7 +199,7 @@ def _retrain(run: Run, scheme: Scheme, options: Options, out: Path) -> None:
 
     config = _config(run, options, out)
     console = Console(stderr=True, quiet=options.json)
-    source = f"weights {checksum(run.folder / WEIGHTS_FILE)}"
+    source = f"weights {checksum(run.folder / WEIGHTS_FILE)['sha256'][:16]}"
     weights, project = run.model.expand().state_dict(), Projection(run.model, scheme, source)
     project(weights)  # what the scheme refuses, it refuses before anything is written
     if not options.resume:

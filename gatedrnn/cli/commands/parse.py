@@ -1,8 +1,10 @@
 """`gatedrnn parse`: trees off a run's master gates, by its grammar, or by a vote of several runs, one a line."""
 
+import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import tee
 from pathlib import Path
@@ -115,8 +117,7 @@ def _records(parses: Iterator[Any], how: dict[str, Any], file: str, options: Opt
     if not found:
         raise nothing(file)
     for path in Path(options.svg).glob("*.svg") if options.svg else ():
-        ours = path not in drawn and re.fullmatch("[0-9]{5,}", path.stem) and path.is_file()
-        if ours and path.read_bytes().endswith(_DRAWN.encode()):
+        if path not in drawn and re.fullmatch("[0-9]{5,}", path.stem) and _is_drawing(path):
             path.unlink()
 
 
@@ -130,6 +131,17 @@ def show(found: Found, options: Options) -> None:
             known = one.get("distances") or [None] * len(one["words"])  # None removes those of an earlier run
             distances = [{"Distance": None if far is None else f"{far:.6f}"} for far in known]
             print(sentence.with_misc(distances, {"parse": one["tree"]}), end="")
+
+
+def _is_drawing(path: Path) -> bool:
+    """Whether `_draw` wrote it. What cannot be read is another's."""
+    mark = _DRAWN.encode()
+    with suppress(OSError):
+        if path.is_file() and path.stat().st_size > len(mark):
+            with path.open("rb") as file:
+                file.seek(-len(mark), os.SEEK_END)
+                return file.read() == mark
+    return False
 
 
 def _draw(path: Path, parsed: Any) -> set[Path]:

@@ -292,7 +292,7 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
             values = read_part(files[k], task)  # `train` refuses what has no use
             new = {section: with_options(own) if section == "model" else own for section, own in values.items()}
             cell = str((values.get("model") or {}).get("cell", cell))  # of several files, the last that names one
-            read = None if new == values else yaml_text(new)
+            read = None if new and new == values else yaml_text(new)
             cells |= dict.fromkeys(_keys("", new), cell)
         elif name in ("--model", "--training", "--model.gates", "--model.options"):
             values = _mapping(value)

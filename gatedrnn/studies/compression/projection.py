@@ -29,7 +29,11 @@ class Projection:
 
     def __init__(self, model: PretrainedModel, scheme: Scheme, source: str = "") -> None:
         self._places: dict[str, Places] = places_by_weight(model, scheme)
-        self.name = f"{scheme!r} of {source}" if source else repr(scheme)
+        by_columns = (
+            scheme.method == "svd" and scheme.rank is None and scheme.weights == "all"
+        )  # earlier versions: by rows
+        ranks = ", ranks of embeddings by their columns," if by_columns else ""
+        self.name = f"{scheme!r}{ranks} of {source}" if source else repr(scheme)
         self.memory: dict[str, Tensor] = {}
 
     def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
