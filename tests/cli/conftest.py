@@ -4,6 +4,7 @@ import pytest
 import yaml
 from terminal import works
 
+from gatedrnn.cli.commands import compress
 from gatedrnn.data import write_corpus
 
 LEVELS = {"char": {"level": "char", "min_count": 1}, "subword": {"level": "subword", "vocabulary_size": 300}}
@@ -19,6 +20,12 @@ def _trained(folder, name, data, *options):
     config.write_text(yaml.safe_dump(sections))
     where = ("--data", folder / "text", "--out", folder / name)
     return works("train", "--config", config, *where, "--training.epochs", 1, "--json", *options)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def briefly_timed():
+    """Speeds that `compress` tells are those of fewer tokens."""
+    compress._TIMED_TOKENS = {1: 100, 64: 2_000}
 
 
 @pytest.fixture(scope="session")

@@ -336,7 +336,7 @@ def test_paths_of_a_configuration_are_those_of_the_first_sitting(config, monkeyp
 
 
 def test_interrupted_and_resumed_it_finds_the_best(config, capsys):
-    out, given = config.parent / "out", sweep(config, "training.learning_rate=1.0e-6,0.01")
+    out, given = config.parent / "out", sweep(config, "training.learning_rate=1.0e-6,0.01", minutes=0.03)
     process = start(*given, "--processes", "2")
     begun = [out / "round-1" / f"trial-{n}" / "metrics.jsonl" for n in (1, 2)]
     deadline = time.monotonic() + 120

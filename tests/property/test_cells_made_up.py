@@ -34,7 +34,7 @@ def test_kernels_for_a_gpu_are_the_equation(tmp_path, monkeypatch, seed):
 
 def test_nearly_every_cell_of_the_vocabulary_is_compiled(tmp_path):
     refused = []
-    for seed in range(100, 115):
+    for seed in range(100, 110):
         made = make(seed)
         cell = load(made, tmp_path)
         try:

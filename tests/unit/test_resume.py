@@ -330,7 +330,8 @@ def test_a_run_of_another_configuration_or_projection_is_refused(corpus, tmp_pat
         other = replace(config.model, cell="lstm", options={})
         train(replace(config, model=other), LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True)
     with pytest.raises(
-        ArgumentError, match=r"must project the weights as at the start of the run; got halves, and none before"
+        ArgumentError,
+        match=r"must project the weights as at the start of the run, and begin with the same; got halves, and none before",
     ):
         train(config_for("adam"), LanguageModelling(corpus), tmp_path / "run", Quiet(), resume=True, project=Halves())
     assert weights(tmp_path / "run") == before
