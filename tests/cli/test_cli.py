@@ -113,6 +113,13 @@ def test_explain_names_the_instructions_that_are_used(monkeypatch):
     assert call("explain", "lstm")[2].startswith("gatedrnn: GATEDRNN_CPU: must name a target of this CPU; got 'avx3'.")
 
 
+def test_explain_without_a_compiler():
+    run = "import sys; sys.modules |= dict.fromkeys(('numba', 'llvmlite')); from gatedrnn.cli.main import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", run, "explain", "lstm", "--json"], capture_output=True, text=True)
+    told = {hop["what"]: hop["how"] for hop in json.loads(done.stdout)["hops"]}
+    assert told["CPU's instructions"] == "numba is not installed", done.stderr
+
+
 # ---------------------------------------------------------------- whatever is wrong gives one line
 
 

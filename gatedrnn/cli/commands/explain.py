@@ -19,7 +19,7 @@ from gatedrnn.compiler import compile_cell, kept
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import Recurrent, RecurrentBase
 from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale
-from gatedrnn.sequence.backends.cpu.runtime.target import best, targets
+from gatedrnn.sequence.backends.cpu.availability import unavailable
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def hops(name: str) -> dict[str, Any]:
         ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),
         ("step", " ".join(step[0].split()), _where(cell.step)),
         ("source", " ".join(step[1].split("Args:")[0].split()) if len(step) > 1 else "", _where(cell.step)),
-        ("CPU's instructions", f"{best().name}; this CPU has {', '.join(targets())}", _where(best)),
+        ("CPU's instructions", *_instructions()),
         ("backend", "; ".join(f"{key}: {reason}" for key, reason in supported.items()) + f"; auto runs {chosen}", ""),
     ]
     return {
@@ -85,6 +85,15 @@ def hops(name: str) -> dict[str, Any]:
         "backend": chosen,
         "hops": [{"what": what, "how": how, "where": where} for what, how, where in found],
     }
+
+
+def _instructions() -> tuple[str, str]:
+    """Those that kernels use and those there are, and where that is found; or why there are no kernels."""
+    if reason := unavailable(torch.empty(0, device="cpu")):
+        return reason, ""
+    from gatedrnn.sequence.backends.cpu.runtime.target import best, targets  # of llvmlite, which may be missing
+
+    return f"{best().name}; this CPU has {', '.join(targets())}", _where(best)
 
 
 def kernel(name: str) -> str:

@@ -29,10 +29,9 @@ class Projection:
 
     def __init__(self, model: PretrainedModel, scheme: Scheme, source: str = "") -> None:
         self._places: dict[str, Places] = places_by_weight(model, scheme)
-        by_columns = (
-            scheme.method == "svd" and scheme.rank is None and scheme.weights == "all"
-        )  # earlier versions: by rows
-        ranks = ", ranks of embeddings by their columns," if by_columns else ""
+        # earlier versions chose these ranks by rows, and their checkpoints have row spaces of those
+        changed = scheme.method == "svd" and scheme.rank is None and scheme.weights == "all"
+        ranks = ", ranks of embeddings by their columns," if changed else ""
         self.name = f"{scheme!r}{ranks} of {source}" if source else repr(scheme)
         self.memory: dict[str, Tensor] = {}
 
