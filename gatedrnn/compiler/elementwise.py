@@ -47,7 +47,7 @@ class ElementRules:
         return self._clamp(node, a, None, high)
 
     def _masked_fill(self, node, a, mask, number):
-        return self.graph.apply("where_nonzero", mask, self._scalar_tensor(node, number), a)
+        return self.graph.apply("choose_nonzero", mask, self._scalar_tensor(node, number), a)
 
     def _scalar_tensor(self, node, number):
         kind = node.meta["val"].dtype
@@ -71,7 +71,7 @@ class ElementRules:
     _new_ones = _ones = _ones_like
 
     def _where(self, node, condition, a, b):
-        return self.graph.apply("where_nonzero", condition, a, b)
+        return self.graph.apply("choose_nonzero", condition, a, b)
 
     def _sigmoid_backward(self, node, d, y):
         return self.graph.apply("mul", d, self.graph.apply("sigmoid_slope", y))
@@ -80,7 +80,7 @@ class ElementRules:
         return self.graph.apply("mul", d, self.graph.apply("tanh_slope", y))
 
     def _threshold_backward(self, node, d, y, threshold):
-        return self.graph.apply("where_nonzero", y, d, 0.0)
+        return self.graph.apply("choose_nonzero", y, d, 0.0)
 
     def _pow(self, node, a, exponent):
         if not isinstance(exponent, int | float):

@@ -20,7 +20,7 @@ BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "maximum": "gr
           "bitwise_or": "greatest"}  # fmt: skip
 """Operations of two; a comparison gives 1 or 0."""
 _FUNCTIONS = {op: name for name, op in UNARY.items()}
-POINTWISE = {*UNARY.values(), *BINARY.values(), "sigmoid_slope", "tanh_slope", "where_nonzero", "same"}
+POINTWISE = {*UNARY.values(), *BINARY.values(), "sigmoid_slope", "tanh_slope", "choose_nonzero", "same"}
 REDUCTIONS = {"sum", "max"}
 
 

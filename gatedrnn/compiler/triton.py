@@ -160,7 +160,7 @@ class _Text:
             if node.op in ("greatest", "least") and not isinstance(node.args[0], Node):
                 args.reverse()
             return _BINARY[node.op].format(*args)
-        if node.op == "where_nonzero":
+        if node.op == "choose_nonzero":
             first = args[1] if any(isinstance(arg, Node) for arg in node.args[1:]) else f"{args[0]} * 0.0 + {args[1]}"
             return f"tl.where({args[0]} != 0.0, {first}, {args[2]})"
         return self._row_value(node, args[0])

@@ -140,10 +140,6 @@ def relu(x):
     return maximum(x, 0.0)
 
 
-where_nonzero = choose_nonzero
-"""a where x is not 0, else b: as the text of a step calls it."""
-
-
 @njit
 def greatest(x, y):
     """max(x, y); NaN where either is."""
