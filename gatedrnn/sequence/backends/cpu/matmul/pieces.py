@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.sequence.backends.cpu.matmul.sizes import left_bytes, round_up
-from gatedrnn.sequence.backends.cpu.runtime import memory
+from gatedrnn.sequence.backends.cpu.runtime.memory import LINE_BYTES, aligned
 from gatedrnn.sequence.plan import Plan
 from gatedrnn.weights.compressed import CompressedWeight, blocks_of
 from gatedrnn.weights.forms import Block, codes_of, part_of
@@ -39,7 +39,6 @@ _KINDS = {
     "binary": BINARY,
 }
 PIECE, FACTOR, _HEADER = 5, 4, 9
-_LINE = 64
 
 
 def rank_of(*weights: list[Block]) -> int:
@@ -59,14 +58,13 @@ def tables(
     key = plan, panel, room, None if scale_G is None else scale_G.numpy().tobytes()
 
     def of_w() -> Tensor:
-        return _table(
-            _rotated(blocks_of(weight_ih), plan.shift), width, _scales(scale_G, 0, plan.columns_x), panel, room
-        )
+        scales = None if scale_G is None else scale_G[: plan.columns_x]
+        return _table(_rotated(blocks_of(weight_ih), plan.shift), width, scales, panel, room)
 
     def of_u() -> Tensor:
         blocks, found = blocks_of(weight_hh), []
         for p in plan.products:
-            scales = _scales(scale_G, p.column, p.column + p.rows)
+            scales = None if scale_G is None else scale_G[p.column : p.column + p.rows]
             found.append(_table(part_of(blocks, p.row, p.row + p.rows), H, scales, panel, room))
         for table in found[:-1]:
             table[: _HEADER * 8].view(torch.int64)[6] = len(table)
@@ -83,18 +81,11 @@ def linear_table(weight: CompressedWeight, panel: int) -> Tensor:
 
 
 def _kept(weight: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-    if not isinstance(weight, CompressedWeight):
-        return _aligned(make())
-    return weight.remembered(key, lambda: _aligned(make()))
+    def made() -> Tensor:
+        table = make()
+        return aligned(len(table), torch.uint8).copy_(table)
 
-
-def _aligned(table: Tensor) -> Tensor:
-    room = memory.aligned(len(table), torch.uint8)
-    return room.copy_(table)
-
-
-def _scales(scale_G: Tensor | None, first: int, last: int) -> Tensor | None:
-    return None if scale_G is None else scale_G[first:last]
+    return weight.remembered(key, made) if isinstance(weight, CompressedWeight) else made()
 
 
 def _rotated(blocks: list[Block], shift: int) -> list[Block]:
@@ -126,7 +117,7 @@ class _Bytes:
     def add(self, values: Tensor) -> int:
         """Where these are put, from the data's begin."""
         raw = values.contiguous().view(-1).view(torch.uint8)
-        raw = F.pad(raw, (0, -len(raw) % _LINE))
+        raw = F.pad(raw, (0, -len(raw) % LINE_BYTES))
         self.parts.append(raw)
         self.size += len(raw)
         return self.size - len(raw)
@@ -154,7 +145,7 @@ def _table(blocks: list[Block], width: int, scale_N: Tensor | None, panel: int, 
     places = [_HEADER]
     for numbers in index:
         places.append(places[-1] + len(numbers))
-    begin = round_up(8 * places[-1], _LINE)
+    begin = round_up(8 * places[-1], LINE_BYTES)
     for k in range(len(flat)):
         index[2][PIECE * k + 1] += begin
         index[2][PIECE * k + 2] += begin
@@ -219,7 +210,7 @@ def _in_form(kind: int, panels: Tensor) -> Tensor:
         panels = (bits << torch.arange(8, dtype=torch.int16, device="cpu")).sum(-1).to(torch.uint8)
     raw = panels.flatten(1)
     size = raw.element_size()
-    return F.pad(raw, (0, round_up(raw.shape[1], _LINE // size) - raw.shape[1]))
+    return F.pad(raw, (0, round_up(raw.shape[1], LINE_BYTES // size) - raw.shape[1]))
 
 
 def _shares(cost: list[int]) -> list[int]:
