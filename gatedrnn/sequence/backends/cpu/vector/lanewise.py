@@ -93,16 +93,20 @@ def fma(tyctx: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, b, c), lower
 
 
+def _floating(vector: ir.VectorType) -> tuple[ir.VectorType, int, int]:
+    """Whole numbers as wide as the reals of `vector`, bits of its significand, and its exponent's bias less 1."""
+    double = isinstance(vector.element, ir.DoubleType)
+    shift, bias = (52, 1022) if double else (23, 126)
+    return ir.VectorType(I64 if double else I32, vector.count), shift, bias
+
+
 @intrinsic
 def power_of_two(tyctx: Any, n: Any) -> Any:
     """2ⁿ for whole `n` within the exponents of normal numbers."""
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        double = sig.return_type.real == types.float64
-        bits, bias, shift = (I64, 1023, 52) if double else (I32, 127, 23)
-        whole = ir.VectorType(bits, sig.return_type.lanes)
-        exponent = builder.fptosi(args[0], whole)
-        biased = builder.add(exponent, ir.Constant(whole, [bias] * whole.count))
+        whole, shift, bias = _floating(args[0].type)
+        biased = builder.add(builder.fptosi(args[0], whole), ir.Constant(whole, [bias + 1] * whole.count))
         return builder.bitcast(builder.shl(biased, ir.Constant(whole, [shift] * whole.count)), args[0].type)
 
     return n(n), lower
@@ -134,13 +138,6 @@ def first(tyctx: Any, x: Any, n: Any, other: Any) -> Any:
         return builder.select(first_lanes(builder, args[1], args[0].type.count), args[0], rest)
 
     return x(x, types.intp, other), lower
-
-
-def _floating(vector: ir.VectorType) -> tuple[ir.VectorType, int, int]:
-    """Whole numbers as wide as the reals of `vector`, bits of its significand, and its exponent's bias."""
-    double = isinstance(vector.element, ir.DoubleType)
-    shift, bias = (52, 1022) if double else (23, 126)
-    return ir.VectorType(I64 if double else I32, vector.count), shift, bias
 
 
 @intrinsic

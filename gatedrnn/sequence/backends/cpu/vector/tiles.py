@@ -15,6 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from gatedrnn.sequence.backends.cpu.runtime.target import Target
+from gatedrnn.sequence.backends.cpu.vector.simd import declare, suffix
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _ANY, _VOID = ir.PointerType(), ir.VoidType()
@@ -210,8 +211,7 @@ def _tile(module: Any, name: str, rows: int, target: Target, kind: str) -> Any:
 
 def _fetch_sums(b: Any, shape: _Shape, C: Any, ldc: Any) -> None:
     """Fetch the lines of C, which are read or written when all is summed."""
-    name = "llvm.prefetch.p0"
-    fetch = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(_VOID, [_ANY, _I32, _I32, _I32]), name)
+    fetch = declare(b, "llvm.prefetch.p0", _VOID, [_ANY, _I32, _I32, _I32])
     last = shape.panel - 1
     for row in range(shape.rows):
         for column in (*range(0, last, 64 // shape.size), last):
@@ -225,8 +225,7 @@ def _sums(b: Any, shape: _Shape, A: Any, lda: list[Any], P: Any, K: Any) -> list
     paired = shape.kind == "bf16"
     element = _I32 if paired else V.element
     loaded = ir.VectorType(element, V.count)
-    name = f"llvm.fmuladd.v{V.count}f{64 if shape.kind == 'f64' else 32}"
-    fma = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(V, [V, V, V]), name)
+    fma = declare(b, f"llvm.fmuladd.{suffix(V)}", V, [V, V, V])
 
     def at(pointer: Any, offset: Any) -> Any:
         return b.gep(pointer, [offset], source_etype=element)
