@@ -108,9 +108,8 @@ def by_rows(run: "Loop", steps: int, batch: int, tokens: int) -> bool:
 
     Beside a busy program the threads do not wait for the one that it delays.
     """
-    numbers = sum(product.rows for product in run.plan.products) * run.plan.hidden
     few = run.threads == 1 or batch < OWN_ROWS * run.threads or tokens < steps * batch
-    return not few and numbers <= OWN_NUMBERS
+    return not few and run.plan.rows * run.plan.hidden <= OWN_NUMBERS
 
 
 @functools.lru_cache(maxsize=256)

@@ -32,7 +32,7 @@ from gatedrnn.sequence.backends.cpu.runtime import memory, team
 from gatedrnn.sequence.backends.cpu.runtime.target import Target, best
 from gatedrnn.sequence.derivatives import no_second_derivative
 from gatedrnn.sequence.plan import Plan
-from gatedrnn.weights.compressed import CompressedWeight, blocks_of
+from gatedrnn.weights.compressed import blocks_of, compressed
 
 READ = 1 << 19
 """Numbers of U that no longer fit the second-level cache: a step of one sequence takes as long as reading them."""
@@ -123,7 +123,7 @@ def _kept(run: Loop, tokens: int, places: int, dtype: torch.dtype) -> tuple[Tens
 def kind_for(weight_ih: Tensor, weight_hh: Tensor, products: str, x_TBD: Tensor, target: Target) -> tuple[str, int]:
     """The kind of products with these weights, and of compressed ones the rank that their loop needs room for, else 0."""
     steps, batch, _ = x_TBD.shape
-    if isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight):
+    if compressed(weight_ih, weight_hh):
         return "small", rank_of(blocks_of(weight_ih), blocks_of(weight_hh))
     if weight_hh.dtype == torch.bfloat16:
         return "widened", 0
@@ -133,7 +133,7 @@ def kind_for(weight_ih: Tensor, weight_hh: Tensor, products: str, x_TBD: Tensor,
 
 def weights(run: Loop, weight_ih: Tensor, weight_hh: Tensor, scale_G: Tensor | None) -> Values:
     """W and U as arguments of a forward loop: as they lie, or the tables of compressed ones."""
-    if isinstance(weight_ih, CompressedWeight) or isinstance(weight_hh, CompressedWeight):
+    if compressed(weight_ih, weight_hh):
         return dict(zip(("PW", "PU"), tables(run.plan, weight_ih, weight_hh, scale_G, run.panel), strict=True))
     return {"W": weight_ih.contiguous(), "U": weight_hh.contiguous()}
 
