@@ -1,7 +1,7 @@
 """Which backend runs a request: the named one, or an error with its reason; else the first able one, on a GPU the fastest."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import BackendError
@@ -10,24 +10,7 @@ from gatedrnn.sequence.backends.cpu.backend import Cpu
 from gatedrnn.sequence.backends.pytorch import PyTorch
 from gatedrnn.sequence.backends.triton.backend import Triton
 from gatedrnn.sequence.reference import Reference
-from gatedrnn.sequence.request import Request, Result
-
-
-class Backend(Protocol):
-    """A way to run a request. `supports` returns None, or the reason why it cannot."""
-
-    def supports(self, request: Request) -> str | None:
-        """None, or the reason why it cannot run `request`."""
-        ...
-
-    def run(self, request: Request) -> Result:
-        """Run it."""
-        ...
-
-    def prepare(self, requests: Sequence[Request]) -> Any:
-        """How to run requests like these, of layers upon one another, which it supports, at once; None where it cannot."""
-        ...
-
+from gatedrnn.sequence.request import Backend, Request
 
 BACKENDS: dict[str, Backend] = {"cpu": Cpu(), "triton": Triton(), "torch": PyTorch(), "reference": Reference()}
 """By name, in the order in which they are asked; the reference runs what none of the others supports."""

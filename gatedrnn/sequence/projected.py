@@ -5,24 +5,17 @@ Dimensions: T time, B batch, D input, H hidden, J units of a projected h, R rows
 """
 
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gatedrnn.sequence.plan import Plan, plan_for
-from gatedrnn.sequence.request import Request, Result
+from gatedrnn.sequence.request import Backend, Request, Result
 from gatedrnn.weights.compressed import as_dense
 
 
-class _Backend(Protocol):
-    def supports(self, request: Request) -> str | None: ...
-
-    def run(self, request: Request) -> Result: ...
-
-
-def reason(backend: _Backend, request: Request) -> str | None:
+def reason(backend: Backend, request: Request) -> str | None:
     """None, or why `backend`, which has no projections, cannot run `request`, which has one."""
     plan = plan_for(request.cell.step, request.spec)
     if isinstance(plan, Plan) and plan.u_column:
@@ -30,7 +23,7 @@ def reason(backend: _Backend, request: Request) -> str | None:
     return request.misfit() or backend.supports(_outlined(request))
 
 
-def run(backend: _Backend, request: Request) -> Result:
+def run(backend: Backend, request: Request) -> Result:
     """Run `request` on `backend` without its projection, and project what it gives."""
     result, weight = backend.run(_unprojected(request)), request.params.weight_hr
     assert weight is not None

@@ -15,11 +15,11 @@ from gatedrnn.cells import Params, State, Trace
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.torch_internals import being_traced, functorch_active, of_one_tensor, writes
 from gatedrnn.sequence.perturb import fold
-from gatedrnn.sequence.request import Request, Result
+from gatedrnn.sequence.request import Backend, Request, Result
 from gatedrnn.weights.compressed import as_dense
 
 
-class Reference:
+class Reference(Backend):
     """Eager PyTorch, one step at a time, for every request: the reference that every backend is tested against."""
 
     def supports(self, request: Request) -> str | None:
@@ -29,9 +29,6 @@ class Reference:
     def run(self, request: Request) -> Result:
         """See `run`."""
         return run(request)
-
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """None: one layer at a time."""
 
 
 def run(request: Request) -> Result:

@@ -1,7 +1,8 @@
 """What is asked of a backend, and what it gives."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -144,3 +145,19 @@ class Result:
     output_TBH: Tensor
     state: State
     trace: Trace | None
+
+
+class Backend(Protocol):
+    """A way to run a request. `supports` returns None, or the reason why it cannot."""
+
+    def supports(self, request: Request) -> str | None:
+        """None, or the reason why it cannot run `request`."""
+        ...
+
+    def run(self, request: Request) -> Result:
+        """Run it."""
+        ...
+
+    def prepare(self, requests: Sequence[Request]) -> Any:
+        """How to run requests like these, of layers upon one another, which it supports, at once; None for one by one."""
+        return None

@@ -3,8 +3,6 @@
 Dimensions: T time, B batch, D input, H hidden.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -12,11 +10,11 @@ from gatedrnn.cells.native import native
 from gatedrnn.core.torch_internals import being_traced
 from gatedrnn.sequence.modes import rounds_recurrences, storage_type, transformed
 from gatedrnn.sequence.perturb import fold
-from gatedrnn.sequence.request import Request, Result
+from gatedrnn.sequence.request import Backend, Request, Result
 from gatedrnn.weights.compressed import as_dense
 
 
-class PyTorch:
+class PyTorch(Backend):
     """What the layers of `torch.nn` run, given one layer and direction, with the temperature in its weights."""
 
     def supports(self, request: Request) -> str | None:
@@ -58,9 +56,6 @@ class PyTorch:
             output_TBH = output_TBH.flip(0)
         finals = tuple(after[0].to(before.dtype) for after, before in zip(finals, request.state, strict=True))
         return Result(output_TBH.to(request.state[0].dtype), finals, None)
-
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """None: one layer at a time."""
 
 
 def _in_one_piece(weights: list[Tensor], storage: torch.dtype) -> list[Tensor]:

@@ -19,13 +19,13 @@ from gatedrnn.sequence.modes import described, half_products, products, transfor
 from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, recurrent, rotated, starts
 from gatedrnn.sequence.plan import trace as gates_of
-from gatedrnn.sequence.request import Request, Result
-from gatedrnn.weights.compressed import CompressedWeight, as_dense, take_products
+from gatedrnn.sequence.request import Backend, Request, Result
+from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, take_products
 
 _MOST_KNOWN = 1024
 
 
-class Cpu:
+class Cpu(Backend):
     """One operator a layer and direction, compiled by Numba on first use and kept on disk."""
 
     def __init__(self) -> None:
@@ -46,16 +46,14 @@ class Cpu:
         return reason
 
     def _reason(self, request: Request) -> str | None:
-        x, weight = request.x_TBD, request.params.weight_hh
-        if x.device != weight.device:
-            return f"the input is on {x.device}, the weights on {weight.device}"
+        x, weight, mixture = request.x_TBD, request.params.weight_hh, request.mixture()
+        if mixture is not None:
+            return mixture
         if torch.is_autocast_enabled("cpu"):
             if not half_products() or weight.dtype != torch.float32:
                 return f"autocast to {torch.get_autocast_dtype('cpu')} of weights in {weight.dtype}"
             if x.dtype not in (torch.float32, torch.bfloat16):
                 return f"the input is {x.dtype}"
-        elif x.dtype != weight.dtype:
-            return f"the input is {x.dtype}, the weights {weight.dtype}"
         if transformed():
             return "a function transform or forward-mode differentiation is active"
         if request.params.weight_hr is not None:
@@ -135,7 +133,7 @@ def _stackable(r: Request) -> bool:
     if r.reverse or r.return_gates or not (r.scale_R is r.noise is r.lengths_B is None) or not r.only_numbers():
         return False
     p, dtype = r.params, r.x_TBD.dtype
-    if half_products() and (as_dense(p.weight_ih) is not p.weight_ih or as_dense(p.weight_hh) is not p.weight_hh):
+    if half_products() and compressed(p.weight_ih, p.weight_hh):
         return False
     return dtype != torch.bfloat16 and all(tensor.dtype == dtype for tensor in r.tensors())
 

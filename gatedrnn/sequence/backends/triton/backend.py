@@ -9,7 +9,6 @@ import importlib.util
 import math
 import os
 import shutil
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from gatedrnn.sequence import projected
 from gatedrnn.sequence.modes import storage_type, transformed
 from gatedrnn.sequence.perturb import fold, real_of
 from gatedrnn.sequence.plan import Plan, plan_for, summed, trace
-from gatedrnn.sequence.request import Request, Result
+from gatedrnn.sequence.request import Backend, Request, Result
 
 OLDEST = (3, 4)
 """Triton's first version with all that the kernels use."""
@@ -31,7 +30,7 @@ _LARGEST_TILE = 1 << 16
 """Bytes: a program's sums go through shared memory, of which consumer GPUs have 99 KB a program."""
 
 
-class Triton:
+class Triton(Backend):
     """One operator a layer and direction; a CUDA graph from the second call of a shape on.
 
     On a CPU it runs in Triton's interpreter if TRITON_INTERPRET=1 is set: to test, slowly.
@@ -85,9 +84,6 @@ class Triton:
             output = output.masked_fill(dead, 0)
             found = found and {name: gate.masked_fill(dead, 0) for name, gate in found.items()}
         return Result(output, finals, found)
-
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """None: one layer at a time."""
 
 
 def _projected(request: Request, apart: int, params: Params) -> tuple[Tensor, Tensor | None]:
