@@ -113,12 +113,8 @@ class Cpu(Backend):
         """How to run requests like these, of layers upon one another, that `supports` was asked about; None if as single ones."""
         from gatedrnn.sequence.backends.cpu.recurrence.stack import Stack
 
-        plans = [plan for r in requests if isinstance(plan := plan_for(r.cell.step, r.spec), Plan) and _stackable(r)]
-        plain = len(plans) == len(requests) and all(
-            plan.cells <= 1 and len(r.state) <= 2 and len(r.spec.extras) <= 1 and plan.rows == plan.columns_x
-            for plan, r in zip(plans, requests, strict=False)
-        )
-        return Stack(plans, products(requests[0].x_TBD.shape[1])) if plain else None
+        plans: Any = [plan_for(r.cell.step, r.spec) for r in requests]
+        return Stack(plans, products(requests[0].x_TBD.shape[1])) if all(map(_stackable, plans, requests)) else None
 
     @functools.cached_property
     def _forward(self) -> Any:
@@ -128,8 +124,10 @@ class Cpu(Backend):
         return forward
 
 
-def _stackable(r: Request) -> bool:
+def _stackable(plan: Plan, r: Request) -> bool:
     """Whether only numbers are wanted, of one type, and nothing that a `Stack` does not do."""
+    if plan.cells > 1 or len(r.state) > 2 or len(r.spec.extras) > 1 or plan.rows != plan.columns_x:
+        return False
     if r.reverse or r.return_gates or not (r.scale_R is r.noise is r.lengths_B is None) or not r.only_numbers():
         return False
     p, dtype = r.params, r.x_TBD.dtype

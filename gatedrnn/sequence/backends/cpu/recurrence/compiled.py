@@ -43,9 +43,8 @@ def parts_of(kernel: str, direction: str) -> tuple[str, str, Linked | None]:
 
 def _rows(kernel: str, direction: str) -> list[Any]:
     """The functions of a row, by level of products."""
-    compiled = of(kernel)
-    texts = compiled.forward if direction == "forward" else compiled.backward
-    return [_function(text, level_name(direction, level)) for level, text in enumerate(texts)]
+    texts = enumerate(getattr(of(kernel), direction))
+    return [_function(text, level_name(direction, level)) for level, text in texts]
 
 
 def _function(text: str, name: str) -> Any:
