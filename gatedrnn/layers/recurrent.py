@@ -176,14 +176,17 @@ class RecurrentBase(nn.Module, ABC):
         owner = type(self).__name__
         batch = read_input(owner, input, lengths, self.input_size, self.batch_first, self._weight.dtype)
         states = read_state(owner, hx, self.spec.states, self._state_shapes(batch), batch)
-        noise = None if noise is None else self._given(noise, batch)
         x_TBD, finals, traces = batch.x_TBD, [], []
+        if noise is not None:
+            like, shape = self._weight, (*x_TBD.shape[:2], self.spec.rows)
+            given = map(batch.arrange, read_noise(owner, noise, len(states), shape, like.device))
+            noise = [fold_noise(each, self.gates, self.training, like.dtype) for each in given]
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x_TBD = F.dropout(x_TBD, self.dropout, self.training)
             outputs = []
             for place in range(layer * self._directions, (layer + 1) * self._directions):
-                perturbation = self._noise() if noise is None else self._fold(batch.arrange(noise[place]))
+                perturbation = self._noise() if noise is None else noise[place]
                 request = self.request(
                     place, x_TBD, states[place], noise=perturbation, lengths_B=batch.lengths_B, return_gates=named
                 )
@@ -239,9 +242,6 @@ class RecurrentBase(nn.Module, ABC):
             return None
         return plan_noise(self.spec, self.gates, draw_seed(self._weight.device))
 
-    def _fold(self, noise: Tensor | None) -> Tensor | None:
-        return fold_noise(None if noise is None else noise.to(self._weight.dtype), self.gates, self.training)
-
     def _named(self, wanted: bool | tuple[str, ...], trace: Trace) -> Trace:
         """The trace, which must have every gate that was named."""
         missing = [name for name in wanted if name not in trace] if isinstance(wanted, tuple) else []
@@ -251,11 +251,6 @@ class RecurrentBase(nn.Module, ABC):
                 owner, f"must name gates of the cell: {known}", missing[0], "Or pass True for all gates"
             )
         return trace
-
-    def _given(self, noise: Any, batch: Batch) -> list[Tensor | None]:
-        """Explicit noise, checked."""
-        shape = (*batch.x_TBD.shape[:2], self.spec.rows)
-        return read_noise(type(self).__name__, noise, len(self._places()), shape, self._weight.device)
 
     @property
     def _directions(self) -> int:

@@ -133,7 +133,6 @@ def draw_noise(
     return None if draw is None else draw.rows(steps * batch, spec.rows, dtype).view(steps, batch, spec.rows)
 
 
-def fold_noise(noise_TBR: Tensor | None, gates: Gates, training: bool) -> Tensor | None:
-    """ε / τ, what is added to the hoisted projection."""
-    temperature = gates.temperature_when(training)
-    return noise_TBR if noise_TBR is None or temperature == 1.0 else noise_TBR / temperature
+def fold_noise(noise_TBR: Tensor | None, gates: Gates, training: bool, dtype: torch.dtype) -> Tensor | None:
+    """ε / τ in `dtype`, what is added to the hoisted projection."""
+    return None if noise_TBR is None else noise_TBR.to(dtype) / gates.temperature_when(training)
