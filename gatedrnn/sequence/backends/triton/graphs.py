@@ -102,7 +102,7 @@ def drop() -> None:
     with _LOCK:
         _SEEN.clear()
         while _KEPT:
-            _evict()
+            _evict(next(iter(_KEPT)))
 
 
 @contextmanager
@@ -200,9 +200,8 @@ def _add(
             total -= other.graphs.popitem(last=False)[0]
 
 
-def _evict(key: tuple[Hashable, torch.device, Hashable] | None = None) -> None:
-    """Forget the buffers and graphs of `key`, or those that were unused longest, once no replay is under way."""
-    key = next(iter(_KEPT)) if key is None else key
+def _evict(key: tuple[Hashable, torch.device, Hashable]) -> None:
+    """Forget the buffers and graphs of `key`, once no replay is under way."""
     if key[1].type == "cuda":
         torch.cuda.synchronize(key[1])
     del _KEPT[key]
