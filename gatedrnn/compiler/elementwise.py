@@ -40,8 +40,7 @@ class ElementRules:
         a = a if low is None else self.graph.apply("greatest", a, low)
         return a if high is None else self.graph.apply("least", a, high)
 
-    def _clamp_min(self, node, a, low):
-        return self._clamp(node, a, low)
+    _clamp_min = _clamp
 
     def _clamp_max(self, node, a, high):
         return self._clamp(node, a, None, high)

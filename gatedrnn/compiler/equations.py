@@ -73,8 +73,11 @@ class Equations:
         kind, k = part
         if kind == "own":
             return next((("x", gate) for gate, joined in self.joined.items() if joined == k), part)
-        last = self.apart == "last" and k == len(self.spec.gates) - 1
-        return part if self.apart == "all" or last else ("x", k)
+        return part if self.stands_apart(k) else ("x", k)
+
+    def stands_apart(self, gate: int) -> bool:
+        """Whether a gate's W x and U h' stand in columns of their own."""
+        return self.apart == "all" or (self.apart == "last" and gate == len(self.spec.gates) - 1)
 
     def _named_sizes(self) -> dict[int, str]:
         """Names of the sizes: H, K, and M chunks."""
@@ -163,7 +166,7 @@ class Equations:
     def _read_forward(self, graph: Graph) -> tuple[list[Any], set[Place]]:
         """What squashes keep, and the new states; then all memories that these, and what is multiplied, are computed from."""
         t, self.graph, self.products = self.traced, graph, Products(len(self.traced.h), self.traced.old)
-        values = read(t, self._reader(self._inputs()), [*t.kept, *t.new])
+        values = read(t.nodes, self._reader(self._inputs()), [*t.kept, *t.new])
         return values, leaves_of([*values, *(product.left for product in self.products.all)])
 
     def _reader(self, known: dict[Any, Any], backward: bool = False) -> Reader:
@@ -189,7 +192,7 @@ class Equations:
         reader = self._reader(known, backward=True)
         counts, vectors = [len(t.d_x), len(t.d_h), len(t.d_old)], [extra for extra in spec.extras if not extra.full]
         d_vectors = [node for extra, node in zip(spec.extras, t.d_extra, strict=True) if not extra.full]
-        values = read(t, reader, [*t.d_x, *t.d_h, *t.d_old, *d_vectors])
+        values = read(t.nodes, reader, [*t.d_x, *t.d_h, *t.d_old, *d_vectors])
         of_products = [product.gradient for product in self.products.all]
         self._check_backward(leaves_of([v for v in [*values, *of_products] if v is not None]))
         d_x, d_h, d_old = (values[sum(counts[:k]) : sum(counts[: k + 1])] for k in range(3))

@@ -160,6 +160,11 @@ def _adds_nothing(arg: Any, other: Any) -> bool:
     return isinstance(arg, float) and arg == 0
 
 
+def is_number(value: Any) -> bool:
+    """Whether it has no elements: a number of the row, or a constant."""
+    return not isinstance(value, Wide) and (not isinstance(value, Node) or not value.size)
+
+
 def leaves_of(values: list[Any]) -> set[tuple[str, int]]:
     """All memories that these values are computed from."""
     found, seen, stack = set(), set(), list(values)

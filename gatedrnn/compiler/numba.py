@@ -6,7 +6,7 @@ The text has no size in it, only names: H units, K logits of the gates that have
 from collections.abc import Callable
 
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.graph import REDUCTIONS, Node, number_text
+from gatedrnn.compiler.graph import REDUCTIONS, Node, is_number, number_text
 from gatedrnn.compiler.schedule import Place, Schedule
 
 Address = Callable[[Place], tuple[str, str]]
@@ -87,7 +87,7 @@ class Writer:
         args = [of(arg) for arg in node.args]
         if node.op in _INFIX:
             return f"{args[0]} {_INFIX[node.op]} {args[1]}"
-        args = [f"splat(g, {x})" if _is_number(arg) else x for arg, x in zip(node.args, args, strict=True)]
+        args = [f"splat(g, {x})" if is_number(arg) else x for arg, x in zip(node.args, args, strict=True)]
         if node.op in ("neg", "same"):
             return {"neg": "-", "same": ""}[node.op] + args[0]
         return f"{node.op}({', '.join(args)})"
@@ -208,7 +208,3 @@ class _Body:
         name = self._loaded[node] = f"m{len(self._loaded)}"
         self.lines.append(f"    {name} = load({self._memory(self._writer.place(node))}, n)")
         return name
-
-
-def _is_number(arg: object) -> bool:
-    return not isinstance(arg, Node) or not arg.size

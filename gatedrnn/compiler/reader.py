@@ -5,18 +5,15 @@ import itertools
 import math
 import operator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch.fx import Node as FxNode
 
 from gatedrnn.compiler.elementwise import ElementRules
 from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.graph import BINARY, UNARY, Graph, Matrix, Node, Wide, leaves_of
+from gatedrnn.compiler.graph import BINARY, UNARY, Graph, Matrix, Node, Wide, is_number, leaves_of
 from gatedrnn.compiler.products import Products
-
-if TYPE_CHECKING:
-    from gatedrnn.compiler.tracing import Traced
 
 _HARMLESS = {"correction", "keepdim", "dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
 _KINDS = {torch.float32, torch.bool, torch.int64, torch.int32}
@@ -211,21 +208,21 @@ class Reader(ElementRules):
                 return value
             self._check_chunk(shape[-1])
             return self.graph.node("chunk_sum", value, shape[-1], size=value.size // shape[-1])
-        if _is_number(value):
+        if is_number(value):
             return self.graph.apply("mul", value, shape[-1])
         return self._reduced("sum", "add", value)
 
     def _reduced(self, op, join, value):
         """A number of the whole row."""
         parts = value.parts if isinstance(value, Wide) else [value]
-        found = [part if _is_number(part) else self.graph.node(op, part, size=0) for part in parts]
+        found = [part if is_number(part) else self.graph.node(op, part, size=0) for part in parts]
         return functools.reduce(lambda a, b: self.graph.apply(join, a, b), found)
 
     def _row(self, given, value):
         """A value of one size, of each element of what PyTorch's node `given` gives: a number stands for equal ones."""
         if isinstance(value, Wide):
             raise UnsupportedError("values of several gates in one sum, softmax or chunk")
-        return self.graph.node("same", value, size=_elements(given.meta["val"].shape)) if _is_number(value) else value
+        return self.graph.node("same", value, size=_elements(given.meta["val"].shape)) if is_number(value) else value
 
     def _mean(self, node, value, dims=None, keep=False):
         return self.graph.apply("div", self._sum(node, value, dims, keep), _last(node))
@@ -269,7 +266,7 @@ class Reader(ElementRules):
             self._rows_of(value, dim)
         else:
             self._along(node, dim)
-            if _is_number(value):
+            if is_number(value):
                 return [value] * len(sizes)
             value = value if isinstance(value, Wide) else Wide([value])
         return [value.cut(a, b) for a, b in itertools.pairwise(edges)]
@@ -294,7 +291,7 @@ class Reader(ElementRules):
                 raise UnsupportedError("a part of a matrix that is not whole rows in their order")
             return value.cut(first, first + node.meta["val"].shape[0])
         self._along(node, dim, 3)
-        if _is_number(value):
+        if is_number(value):
             return value
         if step == 1 and first < last:
             self._note_cut(value, first, last)
@@ -326,9 +323,9 @@ class Reader(ElementRules):
         """What elements first … last − 1 of values side by side have, and zeros for the others."""
         starts = list(itertools.accumulate(sizes, initial=0))
         inside = [k for k, at in enumerate(starts[:-1]) if first <= at < last]
-        parts = d.parts if isinstance(d, Wide) else [d] * len(inside) if _is_number(d) else [d]
+        parts = d.parts if isinstance(d, Wide) else [d] * len(inside) if is_number(d) else [d]
         given = dict(zip(inside, parts, strict=True))
-        found = {k: self.graph.node("same", one, size=sizes[k]) if _is_number(one) else one for k, one in given.items()}
+        found = {k: self.graph.node("same", one, size=sizes[k]) if is_number(one) else one for k, one in given.items()}
         return Wide([found.get(k) or self.graph.node("zeros", size=n) for k, n in enumerate(sizes)])
 
     def _permute(self, node, value, dims=(1, 0)):
@@ -369,11 +366,6 @@ def _of_u(matrix: Matrix) -> bool:
     return all(part.args[0] == "product" for part in matrix.parts)
 
 
-def _is_number(value: Any) -> bool:
-    """Whether it has no elements: a number of the row, or a constant."""
-    return not isinstance(value, Wide) and (not isinstance(value, Node) or not value.size)
-
-
 def _elements(shape: torch.Size) -> int:
     """How many a row has, or a parameter."""
     return shape[1:].numel() if len(shape) > 1 else shape.numel()
@@ -385,8 +377,8 @@ def _last(node: FxNode) -> int:
     return given.meta["val"].shape[-1]
 
 
-def read(traced: "Traced", reader: Reader, nodes: list[Any]) -> list[Any]:
-    """The values of nodes of PyTorch's graph; they are read in order, so that none is deep."""
+def read(order: list[FxNode], reader: Reader, nodes: list[Any]) -> list[Any]:
+    """The values of nodes of PyTorch's graph; they are read in its `order`, so that none is deep."""
     wanted = set()
     stack = [node for node in nodes if node is not None]
     while stack:
@@ -394,7 +386,7 @@ def read(traced: "Traced", reader: Reader, nodes: list[Any]) -> list[Any]:
         if node not in wanted and node not in reader._known:
             wanted.add(node)
             stack += node.all_input_nodes
-    for node in traced.nodes:
+    for node in order:
         if node in wanted:
             reader.read(node)
     return [None if node is None else reader.read(node) for node in nodes]

@@ -33,10 +33,6 @@ class Schedule:
     slots: int
     at: dict[Node, int]
 
-    def in_loop(self, node: Node, user: Node) -> bool:
-        """Whether `user` can take `node` from a register."""
-        return _joined(node, user) and self.at[node] == self.at[user]
-
 
 def schedule(targets: list[tuple[Node, Place]], same: dict[str, str]) -> Schedule:
     """The order in which the values of `targets` are computed and stored.
@@ -165,7 +161,8 @@ def _stand(found: Schedule, order: list[Node], users: dict[Node, list[Node]]) ->
     busy: list[int] = []  # the last stage that reads each slot
     for stage in range(len(found.stages)):
         for node in (n for n in order if found.at[n] == stage):
-            within = node.op in POINTWISE and all(found.in_loop(node, user) for user in users[node])
+            # in registers: every user is in its loop
+            within = node.op in POINTWISE and all(_joined(node, u) and found.at[u] == stage for u in users[node])
             if not node.size or node.op == "head" or within:
                 continue
             kept = next((place for place in found.stores.get(node, []) if not place[0].startswith("+")), None)

@@ -220,14 +220,11 @@ class _Text:
         elif kind in ("a", "late", "h", "product") and node.args not in self._saved_here():
             parts = {"a": ("x", "h"), "late": ("x", "product")}.get(kind, (kind,))
             found = [self._read(*self._address((part, k)), node) for part in parts]
-            if self._apart(k) and kind in ("h", "product"):
+            if self._found.stands_apart(k) and kind in ("h", "product"):
                 found.append(self._read("bias", self._sum(self._rows[:k]), node))
             self._say(name, " + ".join(found))
         else:
             self._say(name, self._read(*self._address(node.args), node))
-
-    def _apart(self, k: int) -> bool:
-        return self._found.apart == "all" or (self._found.apart == "last" and k == len(self._rows) - 1)
 
     def _saved_here(self) -> dict[Place, list[int]]:
         """What this kernel reads from where an earlier one kept it."""
