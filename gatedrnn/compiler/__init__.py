@@ -11,13 +11,7 @@ equations    the graph in two directions, with the memories its values come from
 schedule     which loop computes what, and what must stand in memory between two loops
 numba        the loops as text
 triton       the same for a program of a GPU
+plan         where a cell's columns lie
 cell         the columns and the text of one cell
 kept         all that, remembered and kept on disk
 """
-
-from gatedrnn.compiler.cell import Compiled, compile_cell, level_name
-from gatedrnn.compiler.errors import UnsupportedError
-from gatedrnn.compiler.kept import kept
-from gatedrnn.compiler.outside import mark
-
-__all__ = ["Compiled", "UnsupportedError", "compile_cell", "kept", "level_name", "mark"]

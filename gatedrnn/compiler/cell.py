@@ -11,6 +11,7 @@ from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.equations import Equations, Targets
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.numba import Writer
+from gatedrnn.compiler.plan import Plan, Product
 from gatedrnn.compiler.schedule import Place, schedule
 from gatedrnn.compiler.triton import Gpu, gpu
 
@@ -20,40 +21,17 @@ _BACKWARD = "g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, s
 
 @dataclass(frozen=True)
 class Compiled:
-    """Functions of one row, and the columns they are written for: W x, then U h' where it stands apart, then the products with
-    the cell's own matrices that are in no gate's sum, then what is kept.
+    """Functions of one row, and the columns they are written for.
 
     Args:
         forward, backward: for each level of products, text of what is done with a row after, or before them.
-        columns: G, without what is kept.
-        columns_x: columns of W x.
-        shift: column n of those belongs to row n + shift of W, the last ones to the first rows.
-        u_column: the first column that U h' and b_hh are added to.
-        products: of the recurrent matrix, U with the rows of the cell's own matrices below it, in order of their levels: level,
-            first row, rows, first column, and the left factor, 0 for h', else 1 + its place among the rows kept beside h.
-        own: of each column past those of U, the first row of W whose scale it has, and how many columns these are.
-        kept: where the gates' values begin; in the order of W x's columns.
-        cells: rows of H that are kept a token beside h: states, then the left factors that the step computes.
-        carries: whether h' also reaches h past the products.
-        logits, chunk: K and C; H and 1 where there are none.
-        slots: rows of scratch.
+        plan: the columns, of no cell in particular.
         gpu: the kernels for a GPU, or why there are none.
     """
 
     forward: tuple[str, ...]
     backward: tuple[str, ...]
-    columns: int
-    columns_x: int
-    shift: int
-    u_column: int
-    products: tuple[tuple[int, ...], ...]
-    own: tuple[tuple[int, int], ...]
-    kept: int
-    cells: int
-    carries: bool
-    logits: int
-    chunk: int
-    slots: int
+    plan: Plan
     gpu: Gpu | str
 
     @property
@@ -94,26 +72,29 @@ class _Text:
         read: dict[str, str] = {} if found.saved else dict.fromkeys(("a", "x", "late", "full"), "kept")
         first = {"": 0, "last": self._rows[-1], "all": spec.rows}[found.apart]
         starts = dict(zip((gate.name for gate in spec.gates), spec.starts, strict=True))
-        return Compiled(
-            self._texts("forward", _FORWARD, found.forward, read),
-            self._texts("backward", _BACKWARD, found.backward, {"d_state": "d_old"}),
+        forward = self._texts("forward", _FORWARD, found.forward, read)
+        backward = self._texts("backward", _BACKWARD, found.backward, {"d_state": "d_old"})
+        plan = Plan(
+            kernel="",
+            hidden=found.H,
             columns=sum(self._columns),
             columns_x=spec.rows,
-            shift=spec.rows - first if found.apart == "last" else 0,
             u_column=first,
             products=self._products(),
             own=tuple((starts[found.own[k].name], found.own[k].rows) for k in self._own),
+            shift=spec.rows - first if found.apart == "last" else 0,
             kept=sum(self._columns) if found.saved else 0,
-            cells=len(spec.states) - 1 + len(found.products.lefts),
-            carries=found.carries,
             logits=found.logits,
             chunk=found.chunk,
             slots=self._slots,
-            gpu=_gpu(found),
+            cells=len(spec.states) - 1 + len(found.products.lefts),
+            carries=int(found.carries),
+            extras=sum(spec.extra_shape(extra)[0] for extra in spec.extras if not extra.full),
         )
+        return Compiled(forward, backward, plan, _gpu(found))
 
-    def _products(self) -> tuple[tuple[int, ...], ...]:
-        """What `Compiled.products` has; neighbours among rows and columns are one product."""
+    def _products(self) -> tuple[Product, ...]:
+        """What `Plan.products` has; neighbours among rows and columns are one product."""
         found, pieces, row = self._found, [], 0
         parts = [("h" if k < len(found.traced.h) else "product", k) for k in range(len(self._rows))]
         for part in [*parts, *(("own", k) for k in range(len(found.own)))]:
@@ -131,7 +112,7 @@ class _Text:
                     continue
             pieces.append([level, row, rows, column, left])
             row += rows
-        return tuple(map(tuple, sorted(pieces)))
+        return tuple(Product(*piece) for piece in sorted(pieces))
 
     def _texts(self, name: str, parameters: str, levels: list[Targets], same: dict[str, str]) -> tuple[str, ...]:
         texts = []

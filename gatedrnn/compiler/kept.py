@@ -16,6 +16,7 @@ from gatedrnn.cells.spec import Spec, Step
 from gatedrnn.compiler.cell import Compiled, compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.outside import fingerprint, place
+from gatedrnn.compiler.plan import Plan
 from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, write_with
@@ -133,6 +134,8 @@ def _read(key: str) -> Compiled | str | None:
 def _fields(values: dict[str, Any]) -> dict[str, Any]:
     """As they were: JSON has lists instead of tuples."""
     found: dict[str, Any] = {name: _tuples(value) for name, value in values.items()}
+    if "plan" in values:
+        found["plan"] = Plan.of(values["plan"])
     if isinstance(values.get("gpu"), dict):
         found["gpu"] = Gpu(**_fields(values["gpu"]))
     return found
@@ -143,7 +146,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _write(key: str, found: Compiled | str) -> None:
-    values = found if isinstance(found, str) else dataclasses.asdict(found)
+    values = found if isinstance(found, str) else {**dataclasses.asdict(found), "plan": found.plan.text()}
     text = json.dumps({"cell": values, "sha256": _checksum(values)})
     with contextlib.suppress(DataError, OSError):  # then the next process compiles it anew
         write_with(_path(key), lambda path: path.write_text(text, "utf-8"))

@@ -1,12 +1,10 @@
-"""How a cell's rows are laid out in the CPU kernels' columns of gates, and how the trace is read off them.
+"""Which layout of columns (`Plan`) a cell's CPU kernels have, what goes into its columns, and how the trace is read off them.
 
 Dimensions: H hidden, G columns of gates.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,115 +12,11 @@ from torch.nn import functional as F
 
 from gatedrnn.cells import CELLS, Params, Spec, Trace
 from gatedrnn.cells.spec import Step
-from gatedrnn.core.errors import ArgumentError, BackendError
+from gatedrnn.compiler.plan import Plan, read_plan
+from gatedrnn.core.errors import BackendError
 from gatedrnn.core.torch_internals import constant_in_graphs
 from gatedrnn.gates import split_above, split_below, straight_through
 from gatedrnn.weights.compressed import as_dense
-
-
-class Product(NamedTuple):
-    """Of a row of H values and rows of the recurrent matrix: U, and the rows of the cell's own matrices below it.
-
-    Args:
-        level: how many parts of the step are done before it.
-        row, rows: the first row of the matrix, and how many.
-        column: the first column of gates that it is added to.
-        left: 0 for h' of the step before, k for row k − 1 of those kept beside h: of the step before at level 0, else of this.
-    """
-
-    level: int
-    row: int
-    rows: int
-    column: int
-    left: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One cell's columns; see `records` for columns_x, u_column and shift.
-
-    Args:
-        kernel: the cell, as `cell_of` reads it.
-        hidden: H.
-        columns: G, of what products are added to.
-        products: those with the recurrent matrix, by level.
-        own: of the columns past those of U, the first row of W whose scale they have, and how many they are.
-        kept: the first column of the gates' values, 0 or G.
-        logits, chunk: K and C of a cell with gates of another size than H, else H and 1.
-        slots: rows of scratch.
-        cells: rows of H that are kept a token beside h: further states, then the left factors of products inside the step.
-        carries: whether h' also reaches h past the product.
-        extras: elements of all extras but matrices.
-    """
-
-    kernel: str
-    hidden: int
-    columns: int
-    columns_x: int
-    u_column: int
-    products: tuple[Product, ...]
-    own: tuple[tuple[int, int], ...] = ()
-    shift: int = 0
-    kept: int = 0
-    logits: int = 0
-    chunk: int = 1
-    slots: int = 0
-    cells: int = 0
-    carries: int = 0
-    extras: int = 0
-    _text: str = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        given = [getattr(self, each.name) for each in fields(self)[1:-1]]
-        object.__setattr__(self, "_text", " ".join([self.kernel, *map(_written, given)]))
-
-    @property
-    def rows(self) -> int:
-        """Rows of the recurrent matrix."""
-        return sum(product.rows for product in self.products)
-
-    def text(self) -> str:
-        """As one string, which an operator can take."""
-        return self._text
-
-    @staticmethod
-    @functools.lru_cache(maxsize=1024)
-    def of(text: str) -> "Plan":
-        """The plan that `text()` wrote."""
-        plan = _read(text)
-        sizes = [each for name in _SIZES if isinstance(each := getattr(plan, name), int)]
-        sizes += [number for part in (*plan.products, *plan.own) for number in part]
-        inside = all(p.column + p.rows <= plan.columns and p.row + p.rows <= plan.rows for p in plan.products)
-        inside &= all(p.left <= plan.cells and p.level < len(plan.products) for p in plan.products)
-        if not inside or plan.u_column + plan.columns_x > plan.columns or min(sizes) < 0:
-            raise ArgumentError(
-                "Plan", "its columns must lie within the row of gates", text, "Pass the text that a Plan gave"
-            )
-        return plan
-
-    def integers(self) -> dict[str, int]:
-        """As the loops' arguments."""
-        names = ("columns", "columns_x", "u_column", "shift", "cells", "carries")
-        return {name: getattr(self, name) for name in names} | {"H": self.hidden, "K": self.logits, "C": self.chunk}
-
-
-_SIZES = [each.name for each in fields(Plan)[1:-1]]
-
-
-def _written(value: int | tuple[tuple[int, ...], ...]) -> str:
-    return str(value) if isinstance(value, int) else "/" + "/".join(",".join(map(str, part)) for part in value)
-
-
-def _read(text: str) -> Plan:
-    kernel, *given = text.rsplit(" ", len(_SIZES))
-    read = dict(zip(_SIZES, given, strict=True))
-    parts = {
-        name: [tuple(map(int, part.split(","))) for part in read.pop(name)[1:].split("/") if part]
-        for name in ("products", "own")
-    }
-    products, own = tuple(Product(*part) for part in parts["products"]), tuple(parts["own"])
-    return Plan(kernel, **{name: int(value) for name, value in read.items()}, products=products, own=own)  # type: ignore[arg-type]
-
 
 _KNOWN: dict[tuple[Step, int], tuple[Spec, Plan | str]] = {}
 """By equation and by the Spec object, which is held, so that no other has its id; comparing Specs takes as long as planning."""
@@ -157,26 +51,21 @@ def kernel_of(step: Step, spec: Spec) -> str:
 
 def _plan_or_reason(kernel: str) -> Plan | str:
     text = kernel if kernel.startswith("!") else _planned(kernel)
-    return text[1:] if text.startswith("!") else _read(text)
+    return text[1:] if text.startswith("!") else read_plan(text)
 
 
 @constant_in_graphs
 def _planned(kernel: str) -> str:
     """The text of a cell's plan, or a reason after "!"."""
-    from gatedrnn.compiler import kept, mark
+    from gatedrnn.compiler.kept import kept
+    from gatedrnn.compiler.outside import mark
 
     step, spec = cell_of(kernel)
     found = kept(step, spec)
     if isinstance(found, str):
         return f"!{found}"
     name, _, text = kernel.partition(":")
-    kernel = f"{name}{mark(step)}:{text}"
-    vectors = [spec.extra_shape(extra)[0] for extra in spec.extras if not extra.full]
-    products = tuple(Product(*each) for each in found.products)
-    return Plan(
-        kernel, spec.hidden_size, found.columns, found.columns_x, found.u_column, products, found.own, found.shift, found.kept,
-        found.logits, found.chunk, found.slots, found.cells, int(found.carries), sum(vectors),
-    ).text()  # fmt: skip
+    return replace(found.plan, kernel=f"{name}{mark(step)}:{text}").text()
 
 
 def cell_of(kernel: str) -> tuple[Step, Spec]:
@@ -184,7 +73,7 @@ def cell_of(kernel: str) -> tuple[Step, Spec]:
 
     Raises: BackendError: this process does not know it, or knows another equation of that name.
     """
-    from gatedrnn.compiler import mark
+    from gatedrnn.compiler.outside import mark
 
     name, _, text = kernel.partition(":")
     name, changeable, digest = name.partition("#")

@@ -95,7 +95,7 @@ def test_the_default_keeps_its_kernels():
     assert plain.constants == () and "input_cap" in option.text() and "input_cap" not in plain.text()
     texts = [compile_cell(CELLS["lstm"].step, spec) for spec in (plain, option)]
     assert "least" not in "".join([*texts[0].forward, *texts[0].backward]) and "least" in texts[1].forward[0]
-    assert texts[0].kept == 0  # the gates' values take the place of their logits, as before
+    assert texts[0].plan.kept == 0  # the gates' values take the place of their logits, as before
 
 
 def test_other_programs_lstm_is_not_it():

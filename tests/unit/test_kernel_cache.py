@@ -7,7 +7,8 @@ import torch
 
 from gatedrnn import Recurrent
 from gatedrnn.cells import lstm
-from gatedrnn.compiler import Compiled, UnsupportedError
+from gatedrnn.compiler.cell import Compiled
+from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.core.errors import DataError
 from gatedrnn.sequence.backends.cpu.compile import build
 from gatedrnn.sequence.backends.cpu.runtime.target import best

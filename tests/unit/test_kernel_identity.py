@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from gatedrnn import Recurrent
 from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec
-from gatedrnn.compiler import Compiled, kept, mark
-from gatedrnn.compiler.outside import fingerprint
+from gatedrnn.compiler.cell import Compiled
+from gatedrnn.compiler.kept import kept
+from gatedrnn.compiler.outside import fingerprint, mark
 
 
 def scaled(spec, params, x, h, state):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from gatedrnn import Recurrent
 from gatedrnn.cells import Derived, Extra, Gate, Spec
-from gatedrnn.compiler import kept
+from gatedrnn.compiler.kept import kept
 from gatedrnn.core.errors import ArgumentError, BackendError
 
 

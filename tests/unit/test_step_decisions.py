@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gatedrnn import Recurrent
 from gatedrnn.cells import Gate, Spec
-from gatedrnn.compiler import kept
+from gatedrnn.compiler.kept import kept
 
 
 def _clamped(x, low):

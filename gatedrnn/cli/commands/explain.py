@@ -15,7 +15,8 @@ from gatedrnn.cells import CELLS
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, place
 from gatedrnn.cli.output import show_table
-from gatedrnn.compiler import compile_cell, kept
+from gatedrnn.compiler.cell import compile_cell
+from gatedrnn.compiler.kept import kept
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.layers import Recurrent, RecurrentBase
 from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale

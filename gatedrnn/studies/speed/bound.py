@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gatedrnn.compiler.plan import Plan, Product
 from gatedrnn.sequence.backends.cpu.matmul.sizes import TOKENS, depth, round_up
 from gatedrnn.sequence.backends.cpu.recurrence.arguments import Values, leading, loop, threads_for
 from gatedrnn.sequence.backends.cpu.runtime import memory, team
 from gatedrnn.sequence.backends.cpu.runtime.target import best
-from gatedrnn.sequence.plan import Plan, Product
 
 
 def bound(steps: int, batch: int, width: int, hidden: int, columns: int, parts: int, kind: str) -> Callable[[], None]:

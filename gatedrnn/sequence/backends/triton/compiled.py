@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 from gatedrnn.cells import Spec
-from gatedrnn.compiler import Compiled, kept
+from gatedrnn.compiler.cell import Compiled
+from gatedrnn.compiler.kept import kept
 from gatedrnn.compiler.outside import place
 from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import BackendError
@@ -50,7 +51,7 @@ def shape_of(kernel: str) -> Shape:
     spec, found = _found(kernel)
     return Shape(
         kernel, spec.hidden_size, spec.rows, spec.recurrent_rows, spec.hidden_size * max(1, len(spec.states) - 1),
-        found.logits, found.chunk, sum(spec.extra_shape(extra)[0] for extra in spec.extras), found.gpu,
+        found.plan.logits, found.plan.chunk, sum(spec.extra_shape(extra)[0] for extra in spec.extras), found.gpu,
     )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ backward(g, h_prev, c_prev, c, grad_h, grad_g, dh, dc, dg, extra, d_extra, scrat
 import functools
 from typing import Any
 
-from gatedrnn.compiler import Compiled, kept, level_name
+from gatedrnn.compiler.cell import Compiled, level_name
+from gatedrnn.compiler.kept import kept
 from gatedrnn.sequence.backends.cpu.compile.kernels import Linked
 from gatedrnn.sequence.plan import cell_of
 
