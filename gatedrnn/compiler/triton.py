@@ -300,10 +300,11 @@ class _Text:
             return
         load = self._found.graph.load
         for k in new:
-            before = self._of(load("old", k, self._found.H)) if ("old", k) in self._read_states() else ""
+            old = load("old", k, self._found.H)
+            before = self._of(old) if old in self._names else ""
             self._lines.append("    if RAGGED:")
             if not before:
-                self._say("before", self._read(*self._address(("old", k)), load("old", k, self._found.H)), "        ")
+                self._say("before", self._read(*self._address(old.args), old), "        ")
             self._say(f"new{k}", f"tl.where(alive, {new[k]}, {before or 'before'})", "        ")
             self._lines.append("    else:")
             self._say(f"new{k}", new[k], "        ")
@@ -311,9 +312,6 @@ class _Text:
             if k or self._states == 1:
                 self._lines.append(f"    tl.store({_element(*self._address(('new', k)), 'H')}, new{k}, mask=m_H)")
         self._lines.append("    tl.store(h_all + place(new, b, B, P) + j, new0, mask=m_H)")
-
-    def _read_states(self) -> set[Place]:
-        return {node.args for node in self._names if node.op == "load"}  # type: ignore[misc]
 
     def _store_kept(self, place: Place, value: str, size: str, mark: str) -> None:
         G = self._sum(self._columns)

@@ -94,8 +94,7 @@ def read_input(owner: str, input: Any, lengths: Any, input_size: int, batch_firs
         if not torch.compiler.is_compiling() and bool((input.batch_sizes.diff() > 0).any()):
             got = str(input.batch_sizes.tolist())
             raise ArgumentError(place, "must have batch_sizes that never rise", got, "Pack it again")
-        plain = PackedSequence(input.data, input.batch_sizes)
-        x_TBD, own = pad_packed_sequence(plain)
+        x_TBD, own = pad_packed_sequence(PackedSequence(input.data, input.batch_sizes))  # which stays sorted
         _check_tensor(place, x_TBD, input_size, dtype)
         return Batch(x_TBD, own.to(x_TBD.device), "packed", input, batch_first)
     if not isinstance(input, Tensor):
