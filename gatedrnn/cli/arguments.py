@@ -184,7 +184,7 @@ def _add_settings(parser: ArgumentParser, metadata: Mapping[str, Any]) -> None:
         default = next(each.default for each in fields(of) if each.name == of_field)
         form = "g" if isinstance(default, float) else ""
         shown = f" [{default:{form}}]" if isinstance(default, int | float | str) else ""
-        text = " ".join(told[of_field].split()).rstrip(".").replace("`", "").replace("%", "%%") + shown
+        text = " ".join(told.get(of_field, "").split()).rstrip(".").replace("`", "").replace("%", "%%") + shown
         hint = str if name in metadata["reads"] else hints[of_field]
         how = {"choices": metadata["choices"][name]} if name in metadata["choices"] else {}
         _add_option(parser, name, hint | None, None, None, text, **how)

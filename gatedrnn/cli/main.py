@@ -162,6 +162,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         codecs.register_error("as in JSON", _escaped)
+        if not (
+            sys.stdout.isatty() or os.environ.get("PYTHONIOENCODING")
+        ):  # into a file or a pipe, which are read as UTF-8
+            sys.stdout.reconfigure(encoding="utf-8")
         sys.stdout.reconfigure(errors="as in JSON")  # letters that the terminal lacks
     warnings.formatwarning, before = _warning, warnings.formatwarning
     try:

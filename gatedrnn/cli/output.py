@@ -1,9 +1,18 @@
 """What commands show: lines and tables, and what is being done; names in them are shown as they are."""
 
+import shlex
+import subprocess
+import sys
+
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
+
+
+def as_typed(*words: str) -> str:
+    """Words of a command as a person may type them into a shell; on Windows, into cmd.exe."""
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
 def say(text: str, console: Console | None = None) -> None:

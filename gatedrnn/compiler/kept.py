@@ -19,7 +19,7 @@ from gatedrnn.compiler.outside import fingerprint, place
 from gatedrnn.compiler.plan import Plan
 from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import DataError
-from gatedrnn.core.files import cache_folder, write_with
+from gatedrnn.core.files import cache_folder, code_files, write_with
 from gatedrnn.core.torch_internals import all_decompositions
 from gatedrnn.gates import SQUASHES, sigmoid
 
@@ -107,7 +107,7 @@ def _sources() -> str:
     """A hash of the package's files that what is compiled follows from."""
     digest, package = hashlib.sha256(), Path(__file__).parents[1]
     for folder in ("cells", "compiler", "gates"):
-        for path in sorted((package / folder).glob("*.py")):
+        for path in code_files(package / folder):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -149,7 +149,7 @@ def _write(key: str, found: Compiled | str) -> None:
     values = found if isinstance(found, str) else {**dataclasses.asdict(found), "plan": found.plan.text()}
     text = json.dumps({"cell": values, "sha256": _checksum(values)})
     with contextlib.suppress(DataError, OSError):  # then the next process compiles it anew
-        write_with(_path(key), lambda path: path.write_text(text, "utf-8"))
+        write_with(_path(key), lambda path: path.write_text(text, "utf-8", newline=""))
 
 
 def _checksum(values: Any) -> str:

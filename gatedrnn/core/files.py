@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 _WRITING = ".writing"
+_DAY = 24 * 60 * 60
 _SWEPT = set[Path]()
 """Folders that this process has looked through for what killed writers left."""
 
@@ -74,7 +76,8 @@ def _beside(path: Path, folder: bool = False) -> Iterator[Path]:
         raise DataError(str(path), "must be writable", got, advice) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
         if not done:
             _remove_empty(missing)
 
@@ -138,20 +141,26 @@ def remove_stale(folder: Path) -> None:
     """Remove what writers that were killed left in `folder`. A live writer holds a lock on its place, which stays."""
     for place in folder.glob(f".*{_WRITING}"):
         with suppress(OSError):
-            descriptor = os.open(place, os.O_RDONLY)
+            descriptor = _opened(place)
             try:
-                _lock(descriptor)
+                if descriptor is not None:
+                    _lock(descriptor)
+                elif time.time() - place.stat().st_mtime < _DAY:
+                    continue
                 shutil.rmtree(place, ignore_errors=True)
             finally:
-                os.close(descriptor)
+                if descriptor is not None:
+                    os.close(descriptor)
 
 
-def _place(path: Path) -> tuple[Path, int]:
+def _place(path: Path) -> tuple[Path, int | None]:
     """A folder beside `path` for its temporary file, and those of the library that writes it; the descriptor that locks it."""
     while True:
         place = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=_WRITING))
         with suppress(FileNotFoundError):  # removed by another process, before it was locked
-            descriptor = os.open(place, os.O_RDONLY)
+            descriptor = _opened(place)
+            if descriptor is None:
+                return place, None
             with suppress(OSError):  # held by that process, or a file system without locks
                 _lock(descriptor)
             if place.exists():
@@ -159,18 +168,32 @@ def _place(path: Path) -> tuple[Path, int]:
             os.close(descriptor)
 
 
+def _opened(folder: Path) -> int | None:
+    """A descriptor of a folder, to lock it; None on Windows, which opens no folders: there, a place of a day ago is stale."""
+    return None if sys.platform == "win32" else os.open(folder, os.O_RDONLY)
+
+
 def _lock(descriptor: int) -> None:
     """Hold a lock that ends with the process. Raises: OSError: another one holds it, or there are no such locks here."""
-    if sys.platform == "win32":
-        raise OSError("no locks on folders")
     import fcntl
 
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def code_files(folder: Path, below: bool = False) -> list[Path]:
+    """The files that hold the code of a folder of packages, and `below` it: where it has no sources, as in a zip or in a frozen
+    program, compiled files, or the archive or program that has them.
+    """
+    for ending in ("py", "pyc"):
+        found = folder.rglob(f"*.{ending}") if below else folder.glob(f"*.{ending}")
+        if files := sorted(path for path in found if path.parent.name != "__pycache__"):
+            return files
+    return [next((parent for parent in folder.parents if parent.is_file()), Path(sys.executable))]
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, atomically."""
-    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """Write `text` as UTF-8 with the line ends that it has, atomically."""
+    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline=""))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -171,7 +171,9 @@ def check_vocabulary(path: Path, vocabulary: Sized, size: int | None, key: str =
 
 def save_config(folder: Path | str, sections: dict[str, Any]) -> None:
     """Write `config.yaml`, atomically. Raises: DataError: it cannot be written."""
-    write_listed(Path(folder) / CONFIG_FILE, lambda file: file.write_text(yaml_text(sections), encoding="utf-8"))
+    write_listed(
+        Path(folder) / CONFIG_FILE, lambda file: file.write_text(yaml_text(sections), encoding="utf-8", newline="")
+    )
 
 
 def save_weights(folder: Path | str, model: PretrainedModel, *, trained: bool = True) -> None:
@@ -246,7 +248,8 @@ def note_cells(folder: Path | str, model: PretrainedModel | None) -> None:
 
     path = Path(folder) / WEIGHTS_FILE
     notes = {name: text for name, text in _notes(path).items() if name != _EQUATIONS}
-    kept, notes = load_file(path), notes | ({} if model is None else notes_of(model))
+    kept = {name: value.clone() for name, value in load_file(path).items()}  # Windows replaces no file that is mapped
+    notes = notes | ({} if model is None else notes_of(model))
     write_listed(path, lambda temporary: save_file(kept, temporary, notes or None))
 
 
@@ -292,7 +295,7 @@ def read_weights(path: Path, model: PretrainedModel, prefix: str = "") -> dict[s
 
     check_readable(path)
     try:
-        saved = {name.removeprefix(prefix): value for name, value in load_file(path).items()}
+        saved = {name.removeprefix(prefix): value.clone() for name, value in load_file(path).items()}  # not mapped
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(str(path), "is damaged", str(error), "Restore the file or train again") from error
     own, rule = model.state_dict(), "must hold the weights that the configuration describes"

@@ -130,7 +130,7 @@ def save(figure: Figure, path: Path, kind: str | None = None) -> None:
         warnings.filterwarnings("ignore", _MISSING)  # `fit_fonts` has told them all at once
         figure.savefig(path, dpi=160, facecolor="white", format=kind or None, metadata=_UNDATED.get(kind))
     if kind == "svg":
-        path.write_text(well_formed(path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(well_formed(path.read_text(encoding="utf-8")), encoding="utf-8", newline="")
 
 
 def save_all(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "png", "svg")) -> None:

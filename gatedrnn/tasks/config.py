@@ -64,7 +64,7 @@ class TrainingConfig:
         checkpoint_minutes: minutes between checkpoints; one is also written after each epoch.
         tensorboard: whether to log to RUN/tensorboard too.
         seed: seed of initialisation, dropout, gate noise, window lengths and order.
-        device: auto, cpu, cuda, … (Lightning Fabric's accelerator).
+        device: auto (a GPU of CUDA if there is one, else the CPU), cpu, cuda, … (Lightning Fabric's accelerator).
         precision: 32-true, bf16-mixed, 16-mixed or 64-true (Fabric's).
         backend: backend of the recurrence, auto or a name.
 

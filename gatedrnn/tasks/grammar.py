@@ -171,7 +171,7 @@ def likelihood(model: nn.Module, tokens: np.ndarray, eos: int) -> Likelihood:
     with evaluating(model):
         for chosen in by_room(sentences, SPANS_AT_ONCE):
             ids_TB, lengths_B = sentences.batch(chosen)
-            total += float(model(on(device, ids_TB), on(device, lengths_B)).double().sum())
+            total += float(model(on(device, ids_TB), on(device, lengths_B)).cpu().double().sum())
     loss = -total / words
     if not loss < 700:  # NaN too
         advice = "The model holds NaN or infinity, or is not trained: train again"

@@ -215,9 +215,9 @@ def accuracy(model: nn.Module, pairs: LabelledPairs, batch_size: int = 128) -> A
     with evaluating(model):
         for chosen in pairs.by_length(batch_size):
             batch = pairs.batch(chosen)
-            scores_BC = _scores(model, batch, device).double()
-            right[chosen] = scores_BC.argmax(1).cpu().numpy() == batch.labels_B
-            nats += float(F.cross_entropy(scores_BC, on(device, batch.labels_B), reduction="sum"))
+            scores_BC = _scores(model, batch, device).cpu().double()
+            right[chosen] = scores_BC.argmax(1).numpy() == batch.labels_B
+            nats += float(F.cross_entropy(scores_BC, torch.from_numpy(batch.labels_B), reduction="sum"))
     if not np.isfinite(nats):
         raise CheckpointError(
             "accuracy", "must come from finite scores", nats, "The model holds NaN or infinity: train again"

@@ -235,7 +235,7 @@ class Translation:
             inputs_T1 = torch.tensor([held.target.ids[EOS], *best.ids], device=device)[:, None]
             found = model.decode(source, inputs_T1, return_gates=True)
         written = word_gates([*held.target.readable(held.target.decode(best.ids)), EOS], model.layers, found.traces)
-        shares = found.attention[:, 0].double().tolist()
+        shares = found.attention[:, 0].tolist()
         return word_gates([*tokens, EOS], model.encoder.layers, source.traces, translation=written, attention=shares)
 
 
@@ -269,7 +269,7 @@ def _nats(model: nn.Module, pairs: Parallel, batch_size: int) -> float:
         for chosen in within(by_length(lengths_N2, batch_size), lengths_N2, _SCORES):
             batch = pairs.batch(chosen)
             nats = model(*(on(device, array) for array in batch.arrays), divisor=1.0).nats
-            total += nats.double().cpu()
+            total += nats.cpu().double()
             count += batch.count
     return float(finite("perplexity", total / count))
 

@@ -63,7 +63,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, "pt") as file:
             text = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no mapping; not mapped
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(str(path), "is damaged", f"{type(error).__name__}: {error}", "Remove it") from error
     said, version = text.get("values", ""), text.get("version", "1")

@@ -23,13 +23,16 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
     """
     processes, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     strategy = "ddp" if processes > 1 else "auto"
+    device = training.device
+    if device == "auto":  # kernels are of the CPU and of CUDA: Apple's GPUs would run the reference
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     loggers = [_tensorboard(folder)] if training.tensorboard else None
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*precision='16-mixed'", UserWarning)  # `check_precision` tells it
             double = training.precision == "64-true"
             fabric = Fabric(
-                accelerator=training.device, devices=local, num_nodes=processes // local, strategy=strategy, loggers=loggers,
+                accelerator=device, devices=local, num_nodes=processes // local, strategy=strategy, loggers=loggers,
                 precision=None if double else training.precision, plugins=_Double() if double else None,  # type: ignore[arg-type]
             )  # fmt: skip
         fabric.launch()

@@ -161,7 +161,7 @@ class Loop:
             self.state.average = Average(model, training.average_decay)
         layers = [layer for layer in model.modules() if isinstance(layer, RecurrentBase)]
         self.gates = [(layer, layer.gates) for layer in layers]
-        self.session_began = self.saved_at = time.monotonic()
+        self.session_began = self.saved_at = time.perf_counter()
         self.stop: str | None = None
         self.spent = 0.0
 
@@ -224,7 +224,7 @@ class Loop:
         p = self.state.progress
         batches = self.task.batches(self.config.training, p.epoch)
         self.display.start_epoch(p.epoch, len(batches))
-        began, before = time.monotonic(), p.count
+        began, before = time.perf_counter(), p.count
         while p.batch < len(batches):
             batch = batches[p.batch]
             loss, stop, late, due, self.spent = mean(
@@ -239,7 +239,7 @@ class Loop:
             p.batch, p.step = p.batch + 1, p.step + 1
             p.total_nats, p.count = p.total_nats + loss * batch.count, p.count + batch.count
             p.smooth_nats = loss if p.batch == 1 else 0.98 * p.smooth_nats + 0.02 * loss
-            self.display.step(p.batch, p.smooth_nats, (p.count - before) / (time.monotonic() - began))
+            self.display.step(p.batch, p.smooth_nats, (p.count - before) / (time.perf_counter() - began))
             if stop:
                 self.stop = "interrupted"
                 if p.batch < len(batches):
@@ -251,7 +251,7 @@ class Loop:
                 self._checkpoint()
         if p.best is None:  # trained weights never lie beside no checkpoint
             self._checkpoint()
-        self._validate((p.count - before) / (time.monotonic() - began), p.batch == len(batches))
+        self._validate((p.count - before) / (time.perf_counter() - began), p.batch == len(batches))
         self._checkpoint()
 
     def _step(self, whole: Batch, steps: int) -> float:
@@ -314,7 +314,7 @@ class Loop:
         Args: ended: else the budget ended within the epoch, which is not counted yet: `--resume` trains what is left of it.
         """
         state, training, p = self.state, self.config.training, self.state.progress
-        began = time.monotonic()
+        began = time.perf_counter()
         score, improved = self._scored()
         rate_now, train_nats = self.optimizer.param_groups[0]["lr"], p.total_nats / max(1, p.count)
         if ended:
@@ -323,7 +323,7 @@ class Loop:
             p.since_best = 0 if before is None or score.loss < before else p.since_best + 1
             p.losses.append(score.loss)
         p.best = score.loss if improved else p.best
-        p.validation_seconds = time.monotonic() - began
+        p.validation_seconds = time.perf_counter() - began
         record = {
             "epoch": p.epoch,
             "step": p.step,
@@ -371,7 +371,7 @@ class Loop:
         return f"the budget of {self.config.training.minutes:g} minutes is spent"
 
     def _seconds(self) -> float:
-        return self.state.progress.seconds + time.monotonic() - self.session_began
+        return self.state.progress.seconds + time.perf_counter() - self.session_began
 
     def _spent(self) -> float:
         """The share of the budget of minutes that is spent, another validation included."""
@@ -382,10 +382,10 @@ class Loop:
         return self._spent() >= 1
 
     def _checkpoint_is_due(self) -> bool:
-        return time.monotonic() - self.saved_at > 60 * self.config.training.checkpoint_minutes
+        return time.perf_counter() - self.saved_at > 60 * self.config.training.checkpoint_minutes
 
     def _checkpoint(self) -> None:
-        self.saved_at = time.monotonic()
+        self.saved_at = time.perf_counter()
         tensors, values = self.state.state_dict(self.fabric.device, partial(gather, self.fabric))
         values["seconds"] = self._seconds()
         if self.fabric.is_global_zero:

@@ -122,7 +122,8 @@ def test_a_demo_that_was_interrupted_starts_again(tmp_path, monkeypatch):
 
 def test_a_demo_in_progress_is_not_removed_by_another(tmp_path):
     (tmp_path / "run").mkdir()
-    with held(tmp_path, "unfinished", "a demo"):
+    (tmp_path / "unfinished").touch()
+    with held(tmp_path, ".lock", "a demo"):
         assert "must not be in use; got a demo that another process runs" in fails("demo", "--out", tmp_path)
     assert (tmp_path / "run").is_dir()
 

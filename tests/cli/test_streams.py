@@ -133,6 +133,7 @@ def test_letters_that_a_terminal_lacks_are_written_as_in_json(work, tmp_path):
     ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+            sys.stdout.isatty = lambda: True
             assert main([str(argument) for argument in arguments]) == 0
             out = sys.stdout.buffer.getvalue().decode("ascii")
         assert json.loads(out)["words"][1:3] == ["schöne", "😀"] if "--json" in arguments else "sch\\u00f6ne" in out

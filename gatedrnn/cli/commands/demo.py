@@ -1,8 +1,8 @@
 """`gatedrnn demo`: grammar → model → trees, agreement, report."""
 
-import shlex
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option
-from gatedrnn.cli.output import say
+from gatedrnn.cli.output import as_typed, say
 from gatedrnn.core.errors import DataError, GatedRNNError
 from gatedrnn.core.files import remove_stale, write_json
 from gatedrnn.data import (
@@ -50,8 +50,9 @@ TRAINING = TrainingConfig(epochs=6, batch_size=32, sequence_length=40, learning_
 PAGE = "page"
 """Folder of the page that computes in the browser."""
 UNFINISHED = "unfinished"
+LOCK = ".lock"
 """A file that is there until the demo has ended, and locked."""
-OWN_FILES = {"run", "results.json", "sentences.json", "report.html", PAGE, UNFINISHED}
+OWN_FILES = {"run", "results.json", "sentences.json", "report.html", PAGE, UNFINISHED, LOCK}
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,15 @@ def run(options: Options) -> dict[str, Any]:
     if folder.is_dir():
         remove_stale(folder)
     _check(folder)
-    with held(folder, UNFINISHED, "a demo that another process runs"):
-        _clear(folder)
-        results = _made(folder, training, console)
-        (folder / UNFINISHED).unlink()
+    with held(folder, LOCK, "a demo that another process runs"):
+        try:
+            (folder / UNFINISHED).touch()
+            _clear(folder)
+            results = _made(folder, training, console)
+            (folder / UNFINISHED).unlink()
+        finally:
+            with suppress(OSError):  # Windows removes it by itself when it is released
+                (folder / LOCK).unlink()
     return results
 
 
@@ -124,7 +130,7 @@ def show(found: dict[str, Any], options: Options) -> None:
     )
     say(f"open {folder / 'report.html'}")
     if (folder / PAGE).is_dir():
-        served = f"python -m http.server --bind 127.0.0.1 --directory {shlex.quote(str(folder / PAGE))}"
+        served = f"python -m http.server --bind 127.0.0.1 --directory {as_typed(str(folder / PAGE))}"
         say(f"to type sentences of your own, run: {served}")
 
 
@@ -135,7 +141,7 @@ def _write_page(run: Run, folder: Path, console: Console) -> None:
     try:
         export_run(run, folder, fetch=False)
     except GatedRNNError as missing:
-        command = shlex.join(["gatedrnn", "export", str(run.folder), "--to", "web", "--out", str(folder)])
+        command = as_typed("gatedrnn", "export", str(run.folder), "--to", "web", "--out", str(folder))
         say(f"the page of export --to web was left out: {missing}", console)
         say(f"to write it later, run: {command}", console)
 
@@ -188,7 +194,7 @@ def _check(folder: Path) -> None:
         whole = epochs == TRAINING.epochs or (UNFINISHED in present and epochs < TRAINING.epochs)
         if not whole or replace(training, seed=TRAINING.seed) != TRAINING:
             own = own - {"run"}
-    foreign = sorted(present - own) or (["a file"] if folder.is_file() else [])
+    foreign = sorted(present - own - {LOCK}) or (["a file"] if folder.is_file() else [])
     if foreign:
         advice = "Choose another --out, or delete the folder"
         raise DataError(str(folder), "must be new, empty, or hold only a demo", foreign[0], advice)
@@ -198,5 +204,5 @@ def _clear(folder: Path) -> None:
     """Remove an earlier demo from `folder`."""
     for name in ("run", PAGE):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in OWN_FILES - {"run", PAGE, UNFINISHED}:
+    for name in OWN_FILES - {"run", PAGE, UNFINISHED, LOCK}:
         (folder / name).unlink(missing_ok=True)

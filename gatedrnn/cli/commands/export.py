@@ -1,13 +1,13 @@
 """`gatedrnn export`: a run in the form that other programs load."""
 
 import importlib
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import option, required, run_place
+from gatedrnn.cli.output import as_typed
 from gatedrnn.cli.text import check_recurrent
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError
@@ -59,5 +59,5 @@ def show(found: dict[str, Any], options: Options) -> None:
     for name, size in found["bytes"].items():
         print(f"{size:>14,}  {name}")
     if options.to == "web":
-        folder = shlex.quote(found["out"])
+        folder = as_typed(found["out"])
         print(f"open it through a server: python -m http.server --bind 127.0.0.1 --directory {folder}")

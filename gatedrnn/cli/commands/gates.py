@@ -1,6 +1,7 @@
 """`gatedrnn gates`: what the gates of runs do over a text and in sentences, as figures and JSON."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -95,8 +96,9 @@ def _figures_named(folder: Path) -> set[str]:
 
 def _sentence(record: dict[str, Any], run: str, number: int) -> str:
     """The name of a sentence's figure, of each run another."""
-    names = {each: each.replace("/", "-").strip("-") for each in record}
-    own = names[run] if len(set(names.values())) == len(names) else f"{[*record].index(run) + 1}-{names[run]}"
+    names = {each: re.sub(r"[/\\:]", "-", each).strip("-") for each in record}
+    apart = len({name.casefold() for name in names.values()}) == len(names)
+    own = names[run] if apart else f"{[*record].index(run) + 1}-{names[run]}"
     return f"sentence-{number}" + (f"-{own}" if len(record) > 1 else "")
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from rich.console import Console
 from gatedrnn.cells.own import imported_files
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, section
-from gatedrnn.cli.output import say
+from gatedrnn.cli.output import as_typed, say
 from gatedrnn.cli.processes import processes, rank
 from gatedrnn.cli.text import GO_ON
 from gatedrnn.core.config import from_dict, to_dict
@@ -218,8 +217,8 @@ def show(found: Found, options: Options) -> None:
 
 def _go_on(out: Path, options: Options) -> str:
     """What to do after an interrupt: without --out, the same command would not find the run."""
-    known = "".join(f" --import {shlex.quote(str(file))}" for file in imported_files())
-    return GO_ON if options.out else f"`gatedrnn train --out {shlex.quote(str(out))} --resume{known}` continues it"
+    known = "".join(f" --import {as_typed(str(file))}" for file in imported_files())
+    return GO_ON if options.out else f"`gatedrnn train --out {as_typed(str(out))} --resume{known}` continues it"
 
 
 def _make_text(out: Path, config: Any) -> None:

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 
 from gatedrnn.core.errors import BackendError
+from gatedrnn.core.files import code_files
 
 _LOST: str | None = None  # why kernels that are not loaded yet can no longer be had
 
@@ -12,7 +13,7 @@ _LOST: str | None = None  # why kernels that are not loaded yet can no longer be
 def fingerprint() -> str:
     """Of the CPU backend's sources as they are on disk now."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+    for path in code_files(Path(__file__).parents[1], below=True):
         try:
             digest.update(path.read_bytes())
         except OSError:  # an editor's lock, or a file just being replaced
