@@ -73,7 +73,7 @@ class _Columns(nn.Module):
 
 
 class ExportedLayer(nn.Module):
-    """A layer in evaluation mode with the same arguments; its graph holds one step, for any T.
+    """A layer in evaluation mode, with the same arguments, time first; its graph holds one step, for any T.
 
     Args: operators: as `prepared`.
     """
@@ -89,32 +89,30 @@ class ExportedLayer(nn.Module):
 
     def forward(
         self,
-        input: Tensor,
+        x_TBD: Tensor,
         hx: Any = None,
         *,
         lengths: Tensor | None = None,
-        return_gates: bool | Collection[str] = False,
+        return_gates: bool | tuple[str, ...] = False,
     ) -> Any:
         """As `RecurrentBase.forward`, of a batch as a tensor."""
         layer, directions = self.layer, 1 + self.layer.bidirectional
-        x_TBD = input.transpose(0, 1) if layer.batch_first else input
-        wanted = return_gates if isinstance(return_gates, bool) else tuple(return_gates)
         states = self._states(hx, x_TBD)
         finals, traces = list[State](), list[Trace]()
         for depth in range(layer.num_layers):
             outputs = []
             for place in range(depth * directions, (depth + 1) * directions):
-                request = layer.request(place, x_TBD, states[place], lengths_B=lengths, return_gates=wanted)
+                request = layer.request(place, x_TBD, states[place], lengths_B=lengths, return_gates=return_gates)
                 own = self.standard[place]
-                result = run_standard(own, request) if isinstance(own, Standard) and not wanted else run(request)
+                by_operator = isinstance(own, Standard) and not return_gates
+                result = run_standard(own, request) if by_operator else run(request)
                 outputs.append(result.output_TBH)
                 finals.append(result.state)
                 traces.append(result.trace or {})
             x_TBD = torch.cat(outputs, -1) if directions > 1 else outputs[0]
         after = tuple(torch.stack(each) for each in zip(*finals, strict=True))
-        output = x_TBD.transpose(0, 1) if layer.batch_first else x_TBD
-        found = output, after[0] if len(after) == 1 else after
-        return (*found, traces) if wanted else found
+        found = x_TBD, after[0] if len(after) == 1 else after
+        return (*found, traces) if return_gates else found
 
     def _states(self, hx: Any, x_TBD: Tensor) -> list[State]:
         """Initial states of each layer and direction, each [B, H]; zeros for None."""
