@@ -15,7 +15,6 @@ from gatedrnn.serve.engine import Engine, ShutdownError
 from gatedrnn.serve.http import RefusedError, refusal
 from gatedrnn.serve.limits import Limits
 from gatedrnn.serve.rows import Event, Prompt, Ticket, Wanted
-from gatedrnn.serve.sampling import Sampling
 from gatedrnn.serve.schema import CompletionBody
 from gatedrnn.serve.text import Piece
 from gatedrnn.training.run import Run
@@ -73,8 +72,8 @@ def wanted(body: CompletionBody, vocabulary: Vocabulary) -> Wanted:
             rule = f"keys must be ids in 0…{len(vocabulary) - 1}; got {ascii(name)[:40]}"
             raise RefusedError(400, f"logit_bias: {rule}. Look them up in vocabulary.json", param="logit_bias")
         bias[int(name)] = value
-    sampling = Sampling(body.temperature, body.top_p, body.seed, bias)
-    return Wanted(sampling, body.n, body.max_tokens, body.logprobs, body.echo, body.stops, body.ignore_eos)
+    chosen = (body.temperature, body.top_p, body.seed, bias)
+    return Wanted(*chosen, body.n, body.max_tokens, body.logprobs, body.echo, body.stops, body.ignore_eos)
 
 
 @dataclass

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
+import torch
 from torch import Tensor
 
 from gatedrnn.data import EOS, Vocabulary
 from gatedrnn.models.finite import finite
+from gatedrnn.models.generation import sampling_weights
 from gatedrnn.serve.cache import Snapshot
-from gatedrnn.serve.sampling import Sampler, Sampling
 from gatedrnn.serve.text import Piece, Pieces, Scored, Stops
 
 
@@ -37,6 +38,10 @@ class Wanted:
     """What a request asks of each of its completions.
 
     Args:
+        temperature: 0 for the most probable token.
+        top_p: sample from the fewest most probable tokens whose probabilities sum to p or more.
+        seed: None for another text every time.
+        bias: what is added to a token's logit, by id.
         count: completions of a prompt.
         new_tokens: at most.
         logprobs: how many of the most probable tokens are told at each place; None for no log-probabilities.
@@ -45,7 +50,10 @@ class Wanted:
         past_eos: whether a completion goes on after `<eos>`.
     """
 
-    sampling: Sampling = field(default_factory=Sampling)
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    bias: dict[int, float] = field(default_factory=dict)
     count: int = 1
     new_tokens: int = 16
     logprobs: int | None = None
@@ -123,6 +131,33 @@ class Prompt:
 
 
 @final
+class Sampler:
+    """Chooses the tokens of one completion; what is computed beside it changes none of them.
+
+    Args: index: of the completion within its request; each has a seed of its own.
+    """
+
+    def __init__(self, wanted: Wanted, index: int) -> None:
+        self._wanted = wanted
+        self._generator = torch.Generator()
+        if wanted.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed((wanted.seed + index) % (1 << 63))
+        self._ids = torch.tensor(list(wanted.bias), dtype=torch.int64)
+        self._bias = torch.tensor(list(wanted.bias.values()), dtype=torch.float64)
+
+    def pick(self, logits_V: Tensor) -> int:
+        """The next token's id."""
+        if len(self._ids):
+            logits_V = logits_V.double().index_add(0, self._ids, self._bias)
+        if self._wanted.temperature == 0:
+            return int(logits_V.argmax())
+        weights_V = sampling_weights(logits_V.double(), self._wanted.temperature, top_p=self._wanted.top_p)
+        return int(torch.multinomial(weights_V, 1, generator=self._generator))
+
+
+@final
 class Row:
     """A completion in the making.
 
@@ -134,7 +169,7 @@ class Row:
         self.ids: list[int] = []
         self.finish: str | None = None
         self._vocabulary, self._eos = vocabulary, vocabulary.ids[EOS]
-        self._sampler = Sampler(prompt.wanted.sampling, index)
+        self._sampler = Sampler(prompt.wanted, index)
         self._pieces = Pieces(vocabulary, prompt.tokens[len(prompt.tokens) - prompt.shown :])
         self._stops = Stops(prompt.wanted.stops)
 

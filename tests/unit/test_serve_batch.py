@@ -12,7 +12,6 @@ from gatedrnn.serve import Limits
 from gatedrnn.serve.batch import Batch
 from gatedrnn.serve.cache import StateCache
 from gatedrnn.serve.rows import Prompt, Ticket, Wanted
-from gatedrnn.serve.sampling import Sampling
 
 WORDS = ["<unk>", "<eos>", *(f"w{k}" for k in range(90))]
 LENGTHS = (0, 1, 5, 40, 64, 65, 130, 7, 7)
@@ -29,9 +28,8 @@ def computed(model, prompts, rows, cache_bytes):
                 found[event.index] += event.pieces
 
     for k, ids in enumerate(prompts):
-        wanted = Wanted(
-            Sampling(0.8 * (k % 2), seed=k), new_tokens=12 + k % 5, logprobs=1, past_eos=True, echo=k % 3 == 0
-        )
+        how = {"new_tokens": 12 + k % 5, "logprobs": 1, "past_eos": True, "echo": k % 3 == 0}
+        wanted = Wanted(0.8 * (k % 2), seed=k, **how)
         batch.add(Prompt(Ticket(print), wanted, [WORDS[i] for i in ids], ids, k, len(ids) - 1))
         if rows == 1:
             work()
