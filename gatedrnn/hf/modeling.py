@@ -18,10 +18,10 @@ from transformers.utils.hub import cached_file
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError
 from gatedrnn.hf.configuration import AUTO_MAP, GatedRNNConfig
-from gatedrnn.hf.drawing import draw, mark_drawn
 from gatedrnn.hf.state import RecurrentState, given_state, unread
+from gatedrnn.layers import Recurrent
 from gatedrnn.models import LanguageModel
-from gatedrnn.models.language_model import States
+from gatedrnn.models.language_model import States, draw_weights
 from gatedrnn.models.own_cells import check_equations, equations
 from gatedrnn.models.saving import put_weights, read_weights, stored_tensors
 from gatedrnn.weights.compressed import compressed
@@ -64,12 +64,26 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
     def __init__(self, config: GatedRNNConfig) -> None:
         super().__init__(config)
         self.model = LanguageModel(config.built())
-        mark_drawn(self.model)
+        for parameter in self.model.parameters():
+            if not parameter.is_meta:  # which has been drawn just now
+                parameter._is_hf_initialized = True  # type: ignore[attr-defined]
         self.post_init()
 
+    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw what a checkpoint lacks, as `LanguageModel` draws its weights."""
-        draw(module, self.model)
+        """Draw what a checkpoint lacks, as `LanguageModel` draws its weights.
+
+        transformers marks what it has read by `_is_hf_initialized`, and lets torch.nn.init pass over what is marked.
+        """
+        if isinstance(module, nn.Embedding | nn.Linear):
+            draw_weights(module)
+        elif isinstance(module, Recurrent):
+            module.reset_parameters()
+            drawn = {id(each) for each in module.parameters() if not getattr(each, "_is_hf_initialized", False)}
+            others = [(each, each.clone()) for each in self.model.layers.parameters() if id(each) not in drawn]
+            self.model.set_biases()  # of all gates, as the configuration says
+            for parameter, before in others:  # which stay as they are
+                parameter.copy_(before)
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
