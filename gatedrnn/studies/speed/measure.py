@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,16 +20,6 @@ from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.studies.speed.candidates import candidates
 from gatedrnn.studies.speed.memory import peak_growth
 from gatedrnn.studies.speed.shapes import gflop, shape_named, traffic
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: who ran, how long a step took (median, seconds; None: out of memory), its arithmetic (GFLOP)."""
-
-    name: str
-    backend: str
-    seconds: float | None
-    gflop: float
 
 
 def measure(
@@ -55,7 +45,8 @@ def measure(
         memory: also measure the peak memory of training in float32, in a process of its own each (CPU).
         device: "cpu" or "cuda".
 
-    Returns: shape, about (threads, machine, versions), tokens a run, and rows.
+    Returns: shape, about (threads, machine, versions), tokens a run, and rows: name and backend of who ran, the median of the
+        seconds of a step (None: out of memory), its arithmetic (GFLOP).
     Raises: ArgumentError: unknown shape or cell, or memory on a GPU or in inference. GatedRNNError: a result is wrong, so that
         its speed means nothing.
     """
@@ -76,7 +67,7 @@ def measure(
     for cell in cells if bandwidth else ():
         for label, size in (("float32", 4), ("bf16", 2)):
             seconds_moved = traffic(cell, shape, size) / bandwidth
-            rows.append(Row(f"{cell}: bytes moved only", label, seconds_moved, gflop(cell, shape)))
+            rows.append(_row(f"{cell}: bytes moved only", label, seconds_moved, gflop(cell, shape)))
     about = {
         "threads": torch.get_num_threads(),
         "machine": platform.machine() if device == "cpu" else torch.cuda.get_device_name(),
@@ -84,11 +75,10 @@ def measure(
         "torch": torch.__version__,
         "runs": runs,
     }
-    found = [asdict(row) for row in rows]
-    for row in found if memory else ():
+    for row in rows if memory else ():
         if row["backend"] in ("torch", "cpu"):
             row["peak_bytes"] = peak_growth(row["name"], shape_name, torch.get_num_threads(), row["backend"])
-    return {"shape": shape_name, **asdict(shape), "about": about, "tokens": shape.tokens, "rows": found}
+    return {"shape": shape_name, **asdict(shape), "about": about, "tokens": shape.tokens, "rows": rows}
 
 
 def check_memory(shape_name: str, memory: bool, device: str) -> None:
@@ -100,7 +90,7 @@ def check_memory(shape_name: str, memory: bool, device: str) -> None:
         raise ArgumentError("bench.memory", "works only with shapes of training", shape_name, "Leave --memory out")
 
 
-def _timed(found: dict[tuple[str, str], Any], calls: int, runs: int, device: str) -> list[Row]:
+def _timed(found: dict[tuple[str, str], Any], calls: int, runs: int, device: str) -> list[dict[str, Any]]:
     """Every candidate in turn, again and again; the median of each."""
     warm = 1 if device == "cpu" else 3  # on a GPU the second call of a shape is captured
     seconds: dict[tuple[str, str], list[float] | None] = {key: [] for key in found}
@@ -117,7 +107,11 @@ def _timed(found: dict[tuple[str, str], Any], calls: int, runs: int, device: str
             if run >= warm:
                 times.append(took)
     medians = {key: None if times is None else statistics.median(times) for key, times in seconds.items()}
-    return [Row(*key, medians[key], amount) for key, (_, amount) in found.items()]
+    return [_row(*key, medians[key], amount) for key, (_, amount) in found.items()]
+
+
+def _row(name: str, backend: str, seconds: float | None, amount: float) -> dict[str, Any]:
+    return {"name": name, "backend": backend, "seconds": seconds, "gflop": amount}
 
 
 def _clock(step: Callable[[], object], calls: int, device: str) -> float:
