@@ -15,7 +15,7 @@ from programs import start
 
 from gatedrnn import ArgumentError
 from gatedrnn.cli.main import main
-from gatedrnn.studies.sweep import Round, better_half, combinations, rounds, running
+from gatedrnn.studies.sweep import Round, best_first, combinations, rounds, running
 from gatedrnn.studies.sweep.running import Job, run_jobs
 from gatedrnn.training.run import locked
 
@@ -63,9 +63,8 @@ class TestPlan:
 
     def test_a_trial_without_a_score_is_the_worst(self):
         scores = {1: 5.0, 2: None, 3: 4.0, 4: 4.5}
-        assert better_half(scores, 2, higher=False) == [3, 4]
-        assert better_half(scores, 3, higher=True) == [1, 4, 3]
-        assert better_half(scores, 4, higher=False)[-1] == 2
+        assert best_first(scores, higher=False) == [3, 4, 1, 2]
+        assert best_first(scores, higher=True) == [1, 4, 3, 2]
 
 
 def test_what_is_wrong_is_one_line_and_nothing_is_written(config, capsys):

@@ -20,7 +20,7 @@ from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, y
 from gatedrnn.data.text import rereadable
 from gatedrnn.layers import Recurrent
 from gatedrnn.models.config import CellSection
-from gatedrnn.studies.sweep import Round, Trial, better_half, combinations, rounds
+from gatedrnn.studies.sweep import Round, Trial, best_first, combinations, rounds
 from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
 from gatedrnn.tasks.task import check_read, settled
@@ -120,7 +120,7 @@ class _Sweep:
             raise DataError(
                 str(self.out), f"must have at least one trial with a score in round {number}", "none", advice
             )
-        return better_half(scores, len(scores), self.higher)
+        return best_first(scores, self.higher)
 
     def run_round(self, number: int, of: int, plan: Round, chosen: list[int], processes: int) -> None:
         """Train the chosen trials that have no result yet, resuming those that have begun. Raises: DataError: one is live."""
@@ -180,11 +180,7 @@ class _Sweep:
 
     def rows(self, last: int) -> list[dict[str, Any]]:
         """All of them, each round from the worst to the best."""
-        return [
-            self.row(k, n)
-            for k in range(1, last + 1)
-            for n in reversed(better_half(self.scores(k), len(self.trials), self.higher))
-        ]
+        return [self.row(k, n) for k in range(1, last + 1) for n in reversed(best_first(self.scores(k), self.higher))]
 
     def draw(self, path: Path) -> None:
         """Every trial's validation measure over its minutes; the last round's lines are thick."""

@@ -78,10 +78,10 @@ def rounds(trials: int, minutes: float, processes: int) -> list[Round]:
     return [Round(count, minutes / len(counts) / math.ceil(count / processes)) for count in counts]
 
 
-def better_half(scores: Mapping[int, float | None], count: int, higher: bool) -> list[int]:
-    """The numbers of the `count` best trials, the best first; a trial without a score is the worst.
+def best_first(scores: Mapping[int, float | None], higher: bool) -> list[int]:
+    """The numbers of the trials, the best first; a trial without a score is the worst.
 
     Args: scores: by trial; higher: whether more is better.
     """
     sign = -1.0 if higher else 1.0
-    return sorted(scores, key=lambda n: (math.inf if scores[n] is None else sign * scores[n], n))[:count]  # type: ignore[operator]
+    return sorted(scores, key=lambda n: (math.inf if scores[n] is None else sign * scores[n], n))  # type: ignore[operator]
