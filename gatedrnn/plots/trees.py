@@ -20,6 +20,8 @@ from gatedrnn.plots.xml import well_formed
 Span = tuple[int, int]
 
 AGREED, OWN, INK, FAINT = "#0f766e", "#c2410c", "#1f2937", "#9ca3af"
+KINDS = ("pdf", "png", "svg")
+"""Of files of a figure."""
 _SOFT = ("#64748b", "#b45309", "#9ca3af", "#7c3aed", "#cbd5e1")
 _HEAT = 0.95  # inches of a heat map
 _MISSING = "Glyph .* missing from font"  # how matplotlib warns
@@ -133,9 +135,9 @@ def save(figure: Figure, path: Path, kind: str | None = None) -> None:
         path.write_text(well_formed(path.read_text(encoding="utf-8")), encoding="utf-8", newline="")
 
 
-def save_all(figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "png", "svg")) -> None:
+def save_all(figure: Figure, folder: Path, name: str) -> None:
     """Write a figure as `name.pdf` and so on into a folder, each atomically. Raises: DataError: they cannot be written."""
-    for kind in kinds:
+    for kind in KINDS:
         write_with(folder / f"{name}.{kind}", partial(save, figure, kind=kind))
 
 

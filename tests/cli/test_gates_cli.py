@@ -183,7 +183,7 @@ def test_compress_refuses_and_leaves_nothing(work, tmp_path, arguments, message)
 
 
 def test_figures_of_an_earlier_call_do_not_stay(work, tmp_path, monkeypatch):
-    monkeypatch.setattr("gatedrnn.cli.commands.gates._KINDS", ("svg",))
+    monkeypatch.setattr("gatedrnn.plots.trees.KINDS", ("svg",))
     two = ("--sentence", "the pilot", "--sentence", "the old pilot")
     works("gates", work / "run", work / "lstm", *two, "--out", tmp_path)
     (tmp_path / "sentence-2-mine.svg").write_text("mine")

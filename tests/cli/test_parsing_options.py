@@ -222,7 +222,7 @@ def test_a_drawing_is_xml_whatever_stands_in_the_words(work, tmp_path, monkeypat
     works("parse", work / "run", tmp_path / "text.txt", "--svg", tmp_path / "trees")
     drawn = ElementTree.fromstring((tmp_path / "trees" / "00001.svg").read_text())
     assert {"a", "\ufffd", "\ufffd[31m", "<b>", "🙂"} <= {(each.text or "").strip() for each in drawn.iter()}
-    monkeypatch.setattr("gatedrnn.cli.commands.gates._KINDS", ("svg",))
+    monkeypatch.setattr("gatedrnn.plots.trees.KINDS", ("svg",))
     works("gates", work / "run", "--sentence", "a \x01 b", "--out", tmp_path / "gates")
     assert "\ufffd" in {each.text for each in ElementTree.parse(tmp_path / "gates" / "sentence-1.svg").iter()}
     (tmp_path / "a.trees").write_text("(S (NN a) (VP (VB \x01b) (NN c)))")

@@ -446,11 +446,11 @@ def _work(connection: Any, base: Path) -> None:
     """The process of the cases: gets (seed, number), sends what `one` finds."""
     import torch
 
-    import gatedrnn.cli.commands.gates
     import gatedrnn.cli.commands.sweep
+    import gatedrnn.plots.trees
 
     torch.set_num_threads(1)
-    gatedrnn.cli.commands.gates._KINDS = ("svg",)  # figures take most of the time
+    gatedrnn.plots.trees.KINDS = ("svg",)  # figures take most of the time
     gatedrnn.cli.commands.sweep.run_jobs = interrupted
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + BYTES, resource.RLIM_INFINITY))

@@ -21,7 +21,7 @@ def base(tmp_path_factory):
 
 @pytest.mark.parametrize("start", [1, 2, 3, -2])
 def test_damaged_files_and_odd_options_end_in_success_or_one_line(base, start, monkeypatch):
-    monkeypatch.setattr("gatedrnn.cli.commands.gates._KINDS", ("svg",))  # figures take most of the time
+    monkeypatch.setattr("gatedrnn.plots.trees.KINDS", ("svg",))  # figures take most of the time
     monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", interrupted)
     assert fuzz(7, range(start * 25, start * 25 + 25), base) == {}
 

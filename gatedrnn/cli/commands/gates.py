@@ -26,7 +26,6 @@ from gatedrnn.tasks import TASKS
 from gatedrnn.training.run import Run, load_runs
 
 _STRETCHES = 20
-_KINDS = ("pdf", "png", "svg")
 _LONGEST = 400  # tokens of a sentence that is drawn
 _RECORD = "gates.json"
 
@@ -46,7 +45,7 @@ class Options(arguments.Options):
 def run(options: Options) -> dict[str, Any]:
     """What the gates do, by run; figures and `gates.json` are written. Raises: ArgumentError: options that do not fit."""
     from gatedrnn.plots.gates import COLORS
-    from gatedrnn.plots.trees import save_all
+    from gatedrnn.plots.trees import KINDS, save_all
 
     names = run_names(options.runs)
     if len(names) > len(COLORS):
@@ -71,10 +70,10 @@ def run(options: Options) -> dict[str, Any]:
     earlier = _figures_named(folder)
     write_json(folder / _RECORD, record)
     for name, figure in _figures(record):
-        save_all(figure, folder, name, _KINDS)
+        save_all(figure, folder, name)
         earlier.discard(name)
     for name in earlier:
-        for kind in _KINDS:
+        for kind in KINDS:
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return record
 
