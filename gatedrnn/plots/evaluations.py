@@ -78,7 +78,8 @@ def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], 
         tiles({f"mean accuracy in percent, {name}": v for name, v in means.items()}),
     ]
     for name, found in results.items():
-        rows = [(title, _hundred(judged["accuracy"]), True) for title, judged in found["phenomena"].items()]
+        shares = {title: judged["accuracy"] for title, judged in found["phenomena"].items()}
+        rows = [(title, None if share is None else 100 * share, True) for title, share in shares.items()]
         body += [f"<h2>{escape(name)}</h2>", bars(rows, chance=50)]
     counted = ("pairs", "skipped", "identical")
     cells = []
@@ -92,10 +93,6 @@ def write_syntax_report(folder: Path, results: Mapping[str, Mapping[str, Any]], 
 
 def _shown(scores: Mapping[str, Mapping[str, float | None]], name: str) -> str:
     return score(scores[name]["B"]) if name in scores else ""
-
-
-def _hundred(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def _lengths(parts: Mapping[str, Any]) -> Figure:

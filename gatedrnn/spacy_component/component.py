@@ -195,12 +195,9 @@ class Component(Pipe):
         """Distances as `parse` reads them."""
         run = self.run
         seen = [tokens for sentence in sentences if (tokens := [token for token in sentence if not token.is_space])]
-        layer = run.model.config.layer_of_trees if self.layer is None else self.layer
-        how: dict[str, Any] = {"layer": layer, "gate": self.gate, "algorithm": self.algorithm}
-        words = ([token.text for token in tokens] for tokens in seen)
-        parses = parse_sentences(
-            run.model, run.vocabulary, words, mapping=self.mapping or run.config.data.mapping, **how
-        )
+        how: dict[str, Any] = {"layer": self.layer, "gate": self.gate, "algorithm": self.algorithm}
+        how["mapping"] = self.mapping or run.config.data.mapping
+        parses = parse_sentences(run.model, run.vocabulary, ([t.text for t in tokens] for tokens in seen), **how)
         for tokens, parsed in zip(seen, parses, strict=True):
             for token, distance in zip(tokens, parsed.distances, strict=True):
                 token._.distance = distance
