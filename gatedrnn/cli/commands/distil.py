@@ -85,7 +85,9 @@ def run(options: Options) -> Found:
     found = train.run(replace(options, given=frozenset(own)), partial(_taught, runs, options))
     metrics = [line for line in read_metrics(Path(options.out)) if line["best"]]
     best = {name: metrics[-1][name] for name in ("valid_tree_loss", "valid_tree_f1")} if metrics else {}
-    return Found(found.record | best | {"teacher": {"runs": _told(runs), **_known(options)}}, found.more)
+    teacher = Teacher.load(Path(options.out))
+    how = {} if teacher is None else asdict(teacher.how)
+    return Found(found.record | best | {"teacher": {"runs": _told(runs), **how}}, found.more)
 
 
 def show(found: Found, options: Options) -> None:
@@ -148,12 +150,6 @@ def _check_same(known: Teacher, runs: list[Run], options: Options) -> None:
         if f"distil.{name}" in options.given and value != own:
             got, advice = f"{value}, and {own} in the run", "Leave it out, or start another student"
             raise ArgumentError(f"distil.{name}", "must be as in the run", got, advice)
-
-
-def _known(options: Options) -> dict[str, Any]:
-    """How the student learns, as its run says."""
-    teacher = Teacher.load(Path(options.out))
-    return {} if teacher is None else asdict(teacher.how)
 
 
 def _told(runs: list[Run]) -> list[dict[str, Any]]:

@@ -82,7 +82,8 @@ def run(options: Options) -> Found:
     runs = load_runs(options.runs, PARSERS)
     if runs and all(map(is_grammar, runs)):
         check_gates_are_read(options)
-    _check_families(told, runs)
+    families = [*(run.config.task for run in runs), *([PRIOR] if PRIOR in told else [])]
+    voter_weights(families, told)  # which refuses others
     words = _same_words(runs, options.words)
     bad: list[DataError] = []
     cut = _same_cut(runs)
@@ -137,11 +138,6 @@ def _checked(options: Options) -> dict[str, float]:
     if told and not options.runs:
         raise ArgumentError("--weight", "needs a RUN", "none", "Name the runs that vote")
     return told
-
-
-def _check_families(told: dict[str, float], runs: list[Run]) -> None:
-    """Raises ArgumentError: a weight is of a family that no run is of."""
-    voter_weights([*(run.config.task for run in runs), *([PRIOR] if PRIOR in told else [])], told)
 
 
 def _parsable(gold: list[Gold], bad: list[DataError], options: Options) -> list[Gold]:
