@@ -45,3 +45,8 @@ class EquationError(CheckpointError):
 
 class BackendError(GatedRNNError, RuntimeError):
     """A named backend cannot serve the request."""
+
+
+def first_line(error: BaseException) -> str:
+    """Of what a library says of an error; the error's kind where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

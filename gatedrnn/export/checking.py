@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatedrnn.core.errors import GatedRNNError
+from gatedrnn.core.errors import GatedRNNError, first_line
 from gatedrnn.export.graphs import Graph, Input
 
 TOLERANCE = 1e-5
@@ -42,11 +42,6 @@ def values(inputs: tuple[Input, ...], sizes: dict[str, int], seed: int) -> list[
             lengths[0] = longest
             found.append(lengths)
     return found
-
-
-def first_line(error: BaseException) -> str:
-    """Of what a library says of an error."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def check(graph: Graph, model: Any, int8: bool) -> None:

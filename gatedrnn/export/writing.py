@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from gatedrnn.core.errors import ArgumentError
+from gatedrnn.core.errors import ArgumentError, first_line
 from gatedrnn.core.files import write_folder
 from gatedrnn.core.forks import at_fork
 from gatedrnn.core.torch_internals import SCAN_SINCE, scan
-from gatedrnn.export.checking import check, first_line, values
+from gatedrnn.export.checking import check, values
 from gatedrnn.export.graphs import Graph, graphs_of
 from gatedrnn.export.standard import TRANSLATIONS
 from gatedrnn.tasks import TASKS

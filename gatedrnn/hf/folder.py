@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
 
 from gatedrnn.core.config import from_dict, to_dict
-from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError, GatedRNNError
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError, GatedRNNError, first_line
 from gatedrnn.core.files import write_folder, write_text
 from gatedrnn.hf.card import card
 from gatedrnn.hf.configuration import GatedRNNConfig
@@ -126,8 +126,7 @@ def _reading(source: Path, read: Callable[[], Any]) -> Any:
     except GatedRNNError:
         raise
     except Exception as error:  # transformers and tokenizers raise many
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise DataError(str(source), "cannot be read", reason, "Export the run again") from error
+        raise DataError(str(source), "cannot be read", first_line(error), "Export the run again") from error
 
 
 def _read_model(source: Path, config: GatedRNNConfig) -> GatedRNNForCausalLM:

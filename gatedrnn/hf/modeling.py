@@ -282,11 +282,12 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         if not config.compressed:
             how: dict[str, Any] = {"use_safetensors": True} | kwargs
             found = super().from_pretrained(name, *args, **how)
+            model = found[0] if isinstance(found, tuple) else found
             places = kwargs.get("device_map")
             named = {str(place) for place in (places.values() if isinstance(places, dict) else [places])}
             if named != {"meta"}:  # where nothing has memory
-                _require_embedding(name, found[0] if isinstance(found, tuple) else found)
-            _check_cells(name, found[0] if isinstance(found, tuple) else found)
+                _require_embedding(name, model)
+            _check_cells(name, model)
             return found
         dtype = kwargs.get("dtype") or kwargs.get("torch_dtype")
         if dtype not in (None, "auto", "float32", torch.float32):

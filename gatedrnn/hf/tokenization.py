@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from gatedrnn.core.errors import DataError
+from gatedrnn.core.errors import DataError, first_line
 from gatedrnn.data import EOS, UNK
 from gatedrnn.data.characters import INVISIBLE
 from gatedrnn.data.levels import Characters, Words
@@ -151,7 +151,7 @@ def _of_subwords(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
         try:
             made = _subword_tokenizer(vocabulary, name)
         except Exception as error:  # the library raises bare Exception, as for merges that make a token of another name
-            got = got or next(iter(str(error).splitlines()), type(error).__name__)
+            got = got or first_line(error)
             continue
         wrong = next((text for text in _samples(vocabulary) if _ids(made, text) != _own_ids(vocabulary, text)), None)
         if wrong is None:
