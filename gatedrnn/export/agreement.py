@@ -4,7 +4,7 @@ Dimensions: T time, V vocabulary.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,16 +83,6 @@ def alike(one: Readings, other: Readings) -> bool:
 
 def _half_unit(value: float) -> float:
     return 0.5 * 10 ** (math.floor(math.log10(value)) - 2) if value >= 1 else 5e-4
-
-
-def smallest(run: Run, forms: dict[str, Callable[[], bytes]], sentences: Sequence[list[int]]) -> tuple[str, bytes]:
-    """The first of the forms of a graph, by name, that reads the sentences as the run's model does; else the last one."""
-    expected, found = readings_of(run, sentences), ("", b"")
-    for name, make in forms.items():
-        found = name, make()
-        if alike(expected, readings_by_graph(run, found[1], sentences)):
-            break
-    return found
 
 
 def in_float16(graph: bytes) -> bytes:

@@ -14,7 +14,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_folder, write_json
 from gatedrnn.data import EOS, UNK
 from gatedrnn.data.subwords import Subwords
-from gatedrnn.export.agreement import in_float16, smallest
+from gatedrnn.export.agreement import alike, in_float16, readings_by_graph, readings_of
 from gatedrnn.export.runtime import runtime_files
 from gatedrnn.export.writing import onnx, require
 from gatedrnn.models import generate
@@ -104,7 +104,9 @@ def _graph(run: Run, int8: bool, sentences: list[list[int]]) -> tuple[str, bytes
         graph = onnx(run.model, Path(folder) / "graph", int8=int8, only=["sequence"])["sequence"].read_bytes()
     if int8:
         return "int8", graph
-    return smallest(run, {"float16": lambda: in_float16(graph), "float32": lambda: graph}, sentences)
+    small = in_float16(graph)
+    same = alike(readings_of(run, sentences), readings_by_graph(run, small, sentences))
+    return ("float16", small) if same else ("float32", graph)
 
 
 def _about(run: Run) -> dict[str, Any]:
