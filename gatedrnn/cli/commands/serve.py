@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gatedrnn.cli import arguments
@@ -10,13 +10,6 @@ from gatedrnn.cli.arguments import option, place, settings
 from gatedrnn.cli.text import run_names
 from gatedrnn.serve import Limits
 from gatedrnn.training.run import load_runs
-
-_NAMES = {
-    name: name
-    for name in (
-        "rows", "waiting", "requests", "choices", "prompt_tokens", "new_tokens", "body_bytes", "seconds", "cache_mib",
-    )
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,7 +21,7 @@ class Options(arguments.Options):
         "127.0.0.1", "address to listen on; with an address that is not local, other machines can connect"
     )
     port: int = option(8000, "port to listen on; 0 takes a free one")
-    limits: Limits | None = settings(Limits, _NAMES)
+    limits: Limits | None = settings(Limits, {each.name: each.name for each in fields(Limits)})
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
