@@ -99,21 +99,20 @@ def run(options: Options) -> Found:
     sources, selection = _sources(runs, read, options)
     voters = _voters(runs, sources, gold, options)
     ballot = _ballot(voters, runs, gold, told)
-    trees = {name: ballot.trees(name) for name in ALGORITHMS} if ballot else None
-    baselines = options.baseline or DEFAULT_BASELINES
+    baselines, limit = options.baseline or DEFAULT_BASELINES, options.max_words
 
-    def scored(trees: Any, algorithm: str, names: Any = (), samples: int = 0) -> Any:
-        predicted, limit = _among(trees[algorithm], kept, every) if trees else None, options.max_words
-        return evaluate_parsing(every, predicted, max_words=limit, baselines=names, samples=samples)
+    def f1(trees: list[Any]) -> dict[str, float | None]:
+        placed = _among(trees, kept, every)
+        return evaluate_parsing(every, placed, max_words=limit, baselines=()).scores["model"]
 
-    result = scored(trees, options.algorithm, baselines, options.bootstrap)
-    chosen = trees[options.algorithm] if trees else None
+    trees = {a: ballot.trees(a) for a in ALGORITHMS} if ballot else {}
+    chosen = trees.get(options.algorithm)
     placed = None if chosen is None else _among(chosen, kept, every)
-    asked = options.by_length or options.out
-    parts = by_length(every, placed, baselines, options.max_words) if asked else {}
-    record = _head(result, parts, words, runs, options) | _of_voters(voters, ballot, scored, options) | selection
+    result = evaluate_parsing(every, placed, max_words=limit, baselines=baselines, samples=options.bootstrap)
+    parts = by_length(every, placed, baselines, limit) if options.by_length or options.out else {}
+    record = _head(result, parts, words, runs, options) | _of_voters(voters, ballot, f1, options) | selection
     record |= {"skipped": [str(error) for error in bad]} if options.skip_bad else {}
-    rows = _rows(voters, ballot, trees, scored) + [(in_words(name), result.scores[name]) for name in baselines]
+    rows = _rows(voters, ballot, trees, f1) + [(in_words(name), result.scores[name]) for name in baselines]
     if options.out:
         drawn = list(_drawn(runs, voters, gold, chosen, options)) if runs else []
         write_report(Path(options.out), record, rows, drawn, options)
@@ -267,43 +266,40 @@ def _head(result: Any, parts: Any, words: str, runs: list[Run], options: Options
     return head | {"depth": result.depth, "label_recall": result.recall}
 
 
-def _of_voters(voters: Voters, ballot: Any, scored: Any, options: Options) -> dict[str, Any]:
+def _of_voters(voters: Voters, ballot: Any, f1: Any, options: Options) -> dict[str, Any]:
     """The voters, their families' weights, and how well the others do without each."""
     layers = [layer for _, layer, _ in voters]
     weights = {"weights": ballot.by_family} if ballot and ballot.by_family else {}
     if len(voters) < 2:
         return {"layer": layers[0] if layers else None} | weights
 
-    def of(trees: Any) -> Any:
-        return scored({options.algorithm: trees}, options.algorithm).scores["model"]
-
     each: list[dict[str, Any]] = [
-        {"run": run, "layer": layer, "gate": gate or None, "weight": weight, "scores": of(trees[options.algorithm])}
+        {"run": run, "layer": layer, "gate": gate or None, "weight": weight, "scores": f1(trees[options.algorithm])}
         for ((run, layer, gate), trees), weight in zip(
             voters.items(), ballot.weights or [1.0] * len(voters), strict=True
         )
     ]
     if len(voters) > 2:
         for k, voter in enumerate(each):
-            voter["without"] = of(ballot.without(k).trees(options.algorithm))
+            voter["without"] = f1(ballot.without(k).trees(options.algorithm))
     agreement = agreements([trees[options.algorithm] for trees in voters.values()], ballot.gold)
     return {"layer": layers, "voters": each, "agreement": agreement} | weights
 
 
-def _rows(voters: Voters, ballot: Any, trees: Any, scored: Any) -> list[tuple[str, dict[str, float | None]]]:
+def _rows(voters: Voters, ballot: Any, trees: Any, f1: Any) -> list[tuple[str, dict[str, float | None]]]:
     """Rows of the table of scores: each voter, and their consensus, by both algorithms where there are two."""
     several, gates = len({run for run, _, _ in voters}) > 1, {gate for _, _, gate in voters if gate}
     rows = []
     for (run, layer, gate), own in voters.items():
         if not gate:
-            rows.append((f"{run if several else 'model'}, grammar", scored(own, ALGORITHMS[0]).scores["model"]))
+            rows.append((f"{run if several else 'model'}, grammar", f1(own[ALGORITHMS[0]])))
             continue
         source = f"layer {layer}" if len(gates) == 1 else f"layer {layer}, {in_words(gate)}"
         name = f"{run if several else 'model'}, {source}"
-        rows += [(f"{name}, {a}", scored(own, a).scores["model"]) for a in ALGORITHMS]
+        rows += [(f"{name}, {a}", f1(own[a])) for a in ALGORITHMS]
     if ballot and (len(voters) > 1 or ballot.by_family):
         name = f"consensus of {len(voters)}{weights_told(ballot.by_family)}"
-        rows += [(f"{name}, {a}", scored(trees, a).scores["model"]) for a in ALGORITHMS]
+        rows += [(f"{name}, {a}", f1(trees[a])) for a in ALGORITHMS]
     return rows
 
 
