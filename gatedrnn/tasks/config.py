@@ -18,7 +18,6 @@ WINDOWS = (
 )  # fmt: skip
 """Keys of windows of a stream, of penalties on what its layers give, and of its softmax."""
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
-LARGEST_SEED = 2**32 - 1
 
 _SELECTING = ("optimizer", "schedule", "unit")
 
@@ -112,8 +111,6 @@ class TrainingConfig:
             positive_int(f"training.{name}", getattr(self, name))
         for name in ("seed", "finetune_epochs", "warmup_steps"):
             positive_int(f"training.{name}", getattr(self, name), minimum=0)
-        if self.seed > LARGEST_SEED:
-            raise ArgumentError("training.seed", f"must be at most {LARGEST_SEED}", self.seed, "Choose a smaller one")
         for name in ("patience", "average_interval", "average_epoch"):
             if getattr(self, name) is not None:
                 positive_int(f"training.{name}", getattr(self, name))

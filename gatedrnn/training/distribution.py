@@ -12,7 +12,6 @@ from lightning_fabric.plugins.precision import DoublePrecision
 from torch import Tensor
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.tasks.config import LARGEST_SEED
 from gatedrnn.training.config import TrainingConfig
 
 
@@ -40,7 +39,7 @@ def make_fabric(training: TrainingConfig, folder: Path) -> Fabric:
         got = f"{training.device!r} ({str(error).splitlines()[0].rstrip('.!')})"
         rule, advice = "must be a device of this machine", "Write --training.device auto, or cpu"
         raise ArgumentError("training.device", rule, got, advice) from error
-    fabric.seed_everything((training.seed + fabric.global_rank) % (LARGEST_SEED + 1), verbose=False)
+    fabric.seed_everything((training.seed + fabric.global_rank) % (1 << 32), verbose=False)
     return fabric
 
 
