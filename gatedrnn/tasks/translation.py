@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -281,13 +282,9 @@ def translations(
 
     Lines are read some thousands at a time and translated in batches of about one length.
     """
-    held: list[str] = []
-    for line in lines:
-        held.append(line)
-        if len(held) == _SORTED:
-            yield from _translated(model, languages, held, beam, together)
-            held = []
-    yield from _translated(model, languages, held, beam, together)
+    remaining = iter(lines)
+    while held := list(islice(remaining, _SORTED)):
+        yield from _translated(model, languages, held, beam, together)
 
 
 def _translated(
