@@ -16,7 +16,6 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -273,9 +272,7 @@ def start_light(*operators: Any) -> None:
             spec = getattr(dynamo, "__spec__", None)
             if dynamo is None or getattr(spec, "_initializing", False):  # none, or another thread is importing it
                 return function(*args, **kwargs)
-            # PyTorch 2.6: without
-            how = {"wrapping": False} if "wrapping" in signature(dynamo.disable).parameters else {}
-            function.__dynamo_disable = dynamo.disable(function, **how)
+            function.__dynamo_disable = dynamo.disable(function, wrapping=False)
             return function.__dynamo_disable(*args, **kwargs)
 
         function.__dynamo_disable = call

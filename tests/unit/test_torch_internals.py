@@ -281,14 +281,12 @@ def test_an_operator_without_the_shield_is_left_as_it_is(module):
     module.start_light(types.SimpleNamespace(_backend_fns={None: print}))
 
 
-@pytest.mark.parametrize(
-    "disable", [lambda function: function, lambda function, wrapping: function], ids=["2.6", "2.13"]
-)
-def test_an_operator_is_shielded_by_an_older_pytorch_too(module, disable, monkeypatch):
+def test_an_operator_is_shielded_once_torch_compile_is_loaded(module, monkeypatch):
     def negative(x):
         return -x
 
-    monkeypatch.setitem(sys.modules, "torch._dynamo", types.SimpleNamespace(disable=disable))
+    dynamo = types.SimpleNamespace(disable=lambda function, wrapping: function)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", dynamo)
     module.start_light(types.SimpleNamespace(_backend_fns={None: types.SimpleNamespace(__wrapped__=negative)}))
     assert negative.__dynamo_disable(3) == -3  # as PyTorch calls it
 
