@@ -136,14 +136,12 @@ class LanguageModel(PretrainedModel):
 
         Raises: ArgumentError: not [T, B] integers, an id out of range (checked on CPU), states that do not fit, or a negative α.
         """
-        tokens = self._ids("tokens", tokens)
-        if targets is not None:
-            targets = self._ids("targets", targets)
-            check_targets("LanguageModel.targets", targets, tokens, "tokens")
         hidden, finals, traces = self._hidden(tokens, states, lengths, False if return_gates is None else return_gates)
         dropped, gates = self.output_dropout(hidden), traces if return_gates else None
         if targets is None:
             return LanguageModelOutput(self.decoder(dropped), None, finals, gates, hidden, dropped)
+        targets = self._ids("targets", targets)
+        check_targets("LanguageModel.targets", targets, tokens, "tokens")
         scored = dropped.flatten(0, 1), self.decoder.weight, self.decoder.bias, targets.flatten()
         loss = chunked_cross_entropy(*scored, divisor, adversarial_softmax)
         return LanguageModelOutput(None, loss, finals, gates, hidden, dropped)
