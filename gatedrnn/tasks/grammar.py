@@ -23,7 +23,7 @@ from gatedrnn.data.sentences import (
     split,
 )
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
-from gatedrnn.models.grammar import LONGEST, SPANS_AT_ONCE, Grammar, GrammarConfig
+from gatedrnn.models.grammar import LONGEST, SPANS_AT_ONCE, Grammar
 from gatedrnn.models.surprisal import evaluating
 from gatedrnn.tasks.config import WINDOWS, TrainingConfig
 from gatedrnn.tasks.of_corpus import OfCorpus
@@ -62,7 +62,6 @@ class GrammarInduction(OfCorpus):
     name: ClassVar[str] = "grammar"
     data: ClassVar[type] = GrammarDataConfig
     network: ClassVar[Any] = Grammar
-    model: ClassVar[type] = GrammarConfig
     measure: ClassVar[str] = "perplexity"
     rated: ClassVar[str] = "perplexity"
     reads: ClassVar[tuple[str, ...]] = ()

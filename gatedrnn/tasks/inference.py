@@ -55,7 +55,7 @@ class Inference:
 
     name: ClassVar[str] = "inference"
     data: ClassVar[type] = PairDataConfig
-    model: ClassVar[type] = PairClassifierConfig
+    network: ClassVar[Any] = PairClassifier
     measure: ClassVar[str] = "accuracy"
     rated: ClassVar[str] = "accuracy"
     reads: ClassVar[tuple[str, ...]] = ()
@@ -112,10 +112,6 @@ class Inference:
     def complete(self, model: PairClassifierConfig) -> PairClassifierConfig:
         """With the vocabulary's size and the number of labels."""
         return replace(model, vocabulary_size=len(self.vocabulary), classes=len(LABELS))
-
-    def build(self, model: PairClassifierConfig, backend: str) -> PairClassifier:
-        """A `PairClassifier`."""
-        return PairClassifier(model, backend)
 
     def checksum(self, split: str) -> int:
         """Of a split's pairs."""

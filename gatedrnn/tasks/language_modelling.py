@@ -15,7 +15,7 @@ from gatedrnn.core.errors import ArgumentError
 from gatedrnn.data import EOS, Corpus, DataConfig, Vocabulary, find_splits
 from gatedrnn.data.batching import SentenceBatches, StreamBatches, Window, window_lengths
 from gatedrnn.data.vocabulary import TOKENIZER_FILE, VOCABULARY_FILE
-from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.models import LanguageModel
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.gates import LayerGates, WordGates, gates_by_word, stream_gates
 from gatedrnn.tasks.of_corpus import OfCorpus
@@ -36,7 +36,6 @@ class LanguageModelling(OfCorpus):
     name: ClassVar[str] = "language_modelling"
     data: ClassVar[type] = DataConfig
     network: ClassVar[Any] = LanguageModel
-    model: ClassVar[type] = LanguageModelConfig
     measure: ClassVar[str] = "perplexity"
     rated: ClassVar[str] = "perplexity"
     reads: ClassVar[tuple[str, ...]] = ("batch_size", "reset", "temperature", "cache", "dynamic")

@@ -14,11 +14,7 @@ from gatedrnn.tasks.text import checksum, loss_and_perplexity
 
 
 class OfCorpus:
-    """A part of a `Task`.
-
-    Attributes: network: the class of its models.
-    Args: corpus: with splits train and valid.
-    """
+    """A part of a `Task`. Args: corpus: with splits train and valid."""
 
     network: ClassVar[Any]
 
@@ -46,10 +42,6 @@ class OfCorpus:
     def complete(self, model: Any) -> Any:
         """With the vocabulary's size."""
         return replace(model, vocabulary_size=len(self.corpus.vocabulary))
-
-    def build(self, model: Any, backend: str) -> Any:
-        """A model of the task's `network`."""
-        return self.network(model, backend)
 
     def checksum(self, split: str) -> int:
         """Of a split's tokens."""

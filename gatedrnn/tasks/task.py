@@ -85,7 +85,8 @@ class Task(Protocol):
 
     Attributes:
         name: as a run's `task` has it.
-        data, model: the classes of a run's sections `data` and `model`.
+        data: the class of a run's section `data`.
+        network: the class of its models, made of a completed section `model`, whose class is `network.kind`, and a backend.
         measure: which of a score's measures a person is told.
         unit: what is counted, as "tokens".
         files: what a run holds beside configuration and weights.
@@ -95,7 +96,7 @@ class Task(Protocol):
 
     name: ClassVar[str]
     data: ClassVar[type]
-    model: ClassVar[type]
+    network: ClassVar[Any]
     measure: ClassVar[str]
     unit: ClassVar[str]
     files: ClassVar[tuple[str, ...]]
@@ -128,10 +129,6 @@ class Task(Protocol):
 
     def complete(self, model: Any) -> Any:
         """The section `model` with all that follows from the data, as a vocabulary's size."""
-        ...
-
-    def build(self, model: Any, backend: str) -> nn.Module:
-        """A model of a completed section."""
         ...
 
     def checksum(self, split: str) -> int:

@@ -73,7 +73,7 @@ class Translation:
 
     name: ClassVar[str] = "translation"
     data: ClassVar[type] = ParallelDataConfig
-    model: ClassVar[type] = TranslationConfig
+    network: ClassVar[Any] = TranslationModel
     measure: ClassVar[str] = "perplexity"
     rated: ClassVar[str] = "bleu"
     reads: ClassVar[tuple[str, ...]] = ("beam", "tokenize")
@@ -134,10 +134,6 @@ class Translation:
         """With the sizes of the vocabularies, and whether it is one."""
         sizes = {"vocabulary_size": len(self.languages.source), "target_size": len(self.languages.target)}
         return replace(model, **sizes, shared_embedding=self.settings.joint)
-
-    def build(self, model: TranslationConfig, backend: str) -> TranslationModel:
-        """A `TranslationModel`."""
-        return TranslationModel(model, backend)
 
     def checksum(self, split: str) -> int:
         """Of a split's tokens."""

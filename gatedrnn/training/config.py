@@ -35,7 +35,7 @@ class RunConfig:
     def types(values: dict[str, Any]) -> dict[str, type]:
         """The classes of the sections `data` and `model`, which the task decides on. Raises: ArgumentError: an unknown one."""
         task = TASKS[values.get("task", RunConfig.task)]
-        return {"data": task.data, "model": task.model}
+        return {"data": task.data, "model": task.network.kind}
 
     @staticmethod
     def completed(values: dict[str, Any]) -> dict[str, Any]:

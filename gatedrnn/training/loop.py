@@ -87,7 +87,7 @@ def train(
     keep_freed_memory()
     config = replace(config, model=task.complete(config.model))
     fabric = make_fabric(training, folder)
-    model: Any = task.build(config.model, training.backend)
+    model: Any = task.network(config.model, training.backend)
     if weights is not None:
         model.load_state_dict(weights)
     loop = Loop(config, task, folder, display, fabric, model, project)

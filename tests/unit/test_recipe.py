@@ -252,7 +252,7 @@ def test_a_temperature_says_how_it_was_chosen(tmp_path, monkeypatch, cache, best
     monkeypatch.setattr("gatedrnn.tasks.language_modelling.best_temperature", lambda *_: best)
     corpus = Corpus(find_splits(write_letters(tmp_path / "text", "abc", 20, 5)), min_count=1)
     task = LanguageModelling(corpus)
-    model = task.build(task.complete(LanguageModelConfig(cell="lstm", embedding_size=4, hidden_sizes=(4,))), "auto")
+    model = task.network(task.complete(LanguageModelConfig(cell="lstm", embedding_size=4, hidden_sizes=(4,))), "auto")
     text = Corpus({"text": corpus.files["valid"]}, corpus.vocabulary)
     how = {"batch_size": 1, "reset": False, "temperature": "auto", "cache": cache, "dynamic": None}
     found = LanguageModelling.evaluate(model, corpus.vocabulary, text, how | {"valid": text})

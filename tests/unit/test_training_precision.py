@@ -63,7 +63,7 @@ def test_losses_of_float64_are_not_rounded(corpus, tmp_path, kind):
     else:
         task, config = Inference({"train": make_pairs(9, 1)}), PairClassifierConfig(hidden_sizes=(10,))
     training = replace(TRAINING, **settings)
-    model = task.build(task.complete(config), "auto")
+    model = task.network(task.complete(config), "auto")
     wrapped, _ = make_fabric(training, tmp_path).setup(model, torch.optim.SGD(model.parameters()))
     found = []
     for each in (wrapped, model):  # the second is plain PyTorch

@@ -62,7 +62,7 @@ def add_sections(parser: ArgumentParser, arguments: list[str]) -> None:
     parser._print_config = None  # the library's option shows its own reading, which is no run's configuration
     parser.add_argument("--config", action=ActionConfigFile, help="a run's YAML with the sections below")
     parser.add_argument("--data", type=kind.data, default=kind.data())
-    parser.add_argument("--model", type=kind.model, default=kind.model())
+    parser.add_argument("--model", type=kind.network.kind, default=kind.network.kind())
     parser.add_argument("--training", type=TrainingConfig, default=kind.training)
     shown = parser._option_string_actions["--data"]  # whose own help names a file; `_as_keys` takes a folder
     shown.metavar, shown.help = "DIR", "folder with train.txt and so on; the same as --data.folder DIR"
