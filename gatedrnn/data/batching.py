@@ -13,7 +13,7 @@ import numpy as np
 
 from gatedrnn.core.checks import positive_int
 from gatedrnn.core.errors import DataError
-from gatedrnn.data.ragged import by_length, columns_of
+from gatedrnn.data.ragged import PADDING, Ragged, by_length, columns_of
 
 PAD_TARGET = -100
 """Target of a position that predicts nothing; torch's cross-entropy ignores it."""
@@ -136,11 +136,12 @@ class SentenceBatches:
     def __init__(
         self, tokens: np.ndarray, batch_size: int, eos: int, seed: int, epoch: int, heights: np.ndarray | None = None
     ) -> None:
-        self._tokens, self._eos, self._heights = tokens, eos, heights
-        self._ends = np.flatnonzero(tokens == eos) + 1
-        if not len(self._ends) or self._ends[-1] != len(tokens):
-            self._ends = np.append(self._ends, len(tokens))
-        lengths = np.diff(self._ends, prepend=0)
+        ends = np.flatnonzero(tokens == eos) + 1
+        if not len(ends) or ends[-1] != len(tokens):
+            ends = np.append(ends, len(tokens))
+        lengths = np.diff(ends, prepend=0)
+        self._sentences = Ragged(tokens, lengths)
+        self._heights = None if heights is None else Ragged(heights, lengths)
         self._chosen = by_length(lengths[:, None], batch_size, np.random.default_rng([seed, epoch]))
 
     def __len__(self) -> int:
@@ -148,25 +149,20 @@ class SentenceBatches:
 
     def __getitem__(self, index: int) -> Window:
         chosen = self._chosen[index]
-        starts = np.where(chosen > 0, self._ends[chosen - 1], 0)
-        lengths = self._ends[chosen] - starts
-        inputs = np.full((int(lengths.max()), len(chosen)), self._eos, np.int64)
-        targets = np.full_like(inputs, PAD_TARGET)
-        for b, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-            targets[:length, b] = self._tokens[start : start + length]
-            inputs[1:length, b] = targets[: length - 1, b]
-        heights = self._heights_of(starts, lengths)
-        constituents = 0.0 if heights is None else float((heights > 1).sum())
-        return Window(inputs, targets, int(lengths.sum()), lengths, heights, constituents)
+        inputs_TB, targets_TB, lengths_B = next_tokens(*self._sentences.batch(chosen))
+        heights_TB, constituents = None, 0.0
+        if self._heights is not None:  # a sentence's word t is its input t + 1
+            heights_TB = np.roll(self._heights.batch(chosen)[0], 1, 0).astype(self._heights.tokens.dtype)
+            heights_TB[0], heights_TB[targets_TB == PAD_TARGET] = 0, 0
+            constituents = float((heights_TB > 1).sum())
+        return Window(inputs_TB, targets_TB, int(lengths_B.sum()), lengths_B, heights_TB, constituents)
 
-    def _heights_of(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray | None:
-        """Heights [T, B] of the inputs of these sentences: a sentence's word t is its input t + 1."""
-        if self._heights is None:
-            return None
-        heights = np.zeros((int(lengths.max()), len(starts)), self._heights.dtype)
-        for b, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-            heights[1:length, b] = self._heights[start : start + length - 1]
-        return heights
+
+def next_tokens(ids_TB: np.ndarray, lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs [T, B], `<eos>` and all but the last token; targets [T, B], all tokens, PAD_TARGET beyond; the lengths again."""
+    inputs_TB = np.concatenate([np.full_like(ids_TB[:1], PADDING), ids_TB[:-1]])
+    beyond_TB = np.arange(len(ids_TB))[:, None] >= lengths_B
+    return inputs_TB, np.where(beyond_TB, PAD_TARGET, ids_TB), lengths_B
 
 
 def window_lengths(

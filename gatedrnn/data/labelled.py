@@ -60,8 +60,8 @@ class LabelledPairs:
 
     def __init__(self, pairs: Sequence[Pair], vocabulary: Vocabulary) -> None:
         self._pairs, self._vocabulary = pairs, vocabulary
-        self.left = Ragged(vocabulary.encode(pair.left.split(" ")) for pair in pairs)
-        self.right = Ragged(vocabulary.encode(pair.right.split(" ")) for pair in pairs)
+        self.left = Ragged.of(vocabulary.encode(pair.left.split(" ")) for pair in pairs)
+        self.right = Ragged.of(vocabulary.encode(pair.right.split(" ")) for pair in pairs)
         self.labels = np.array([LABELS.index(pair.label) for pair in pairs], np.int64)
         self.operators = np.array([pair.operators for pair in pairs], np.int64)
 

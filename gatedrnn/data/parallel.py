@@ -13,10 +13,10 @@ from typing import final
 import numpy as np
 
 from gatedrnn.core.errors import DataError
-from gatedrnn.data.batching import PAD_TARGET
+from gatedrnn.data.batching import next_tokens
 from gatedrnn.data.config import DataConfig, ParallelDataConfig
 from gatedrnn.data.folders import file_in, files_in, folder_with
-from gatedrnn.data.ragged import PADDING, ChosenBatches, Ragged, by_length, columns_of
+from gatedrnn.data.ragged import ChosenBatches, Ragged, by_length, columns_of
 from gatedrnn.data.text import Kept, read_lines
 from gatedrnn.data.vocabulary import Vocabulary
 
@@ -78,7 +78,7 @@ class Parallel:
 
     def __init__(self, text: TextPair, source: Vocabulary, target: Vocabulary) -> None:
         self.text = text
-        self.source, self.target = Ragged(encoded(text.source, source)), Ragged(encoded(text.target, target))
+        self.source, self.target = Ragged.of(encoded(text.source, source)), Ragged.of(encoded(text.target, target))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -90,10 +90,7 @@ class Parallel:
     def batch(self, chosen_B: np.ndarray) -> TranslationBatch:
         """These pairs, by number."""
         source_TB, source_B = self.source.batch(chosen_B)
-        targets_TB, target_B = self.target.batch(chosen_B)
-        inputs_TB = np.concatenate([np.full_like(targets_TB[:1], PADDING), targets_TB[:-1]])
-        beyond = np.arange(len(targets_TB))[:, None] >= target_B
-        return TranslationBatch(source_TB, source_B, inputs_TB, np.where(beyond, PAD_TARGET, targets_TB), target_B)
+        return TranslationBatch(source_TB, source_B, *next_tokens(*self.target.batch(chosen_B)))
 
 
 def not_longer(pairs: Parallel, longest: int) -> np.ndarray:

@@ -13,13 +13,23 @@ T = TypeVar("T")
 
 @final
 class Ragged:
-    """Token ids of N sentences. Args: sentences: ids of each."""
+    """Token ids of N sentences.
 
-    def __init__(self, sentences: Iterable[Iterable[int]]) -> None:
+    Args:
+        tokens: of them all, a memory map will do: only a batch's own tokens are read.
+        lengths_N: of each sentence.
+        starts_N: where each begins; None where one follows the other.
+    """
+
+    def __init__(self, tokens: np.ndarray, lengths_N: np.ndarray, starts_N: np.ndarray | None = None) -> None:
+        self.tokens, self.lengths_N = tokens, lengths_N
+        self._starts_N = np.cumsum(lengths_N) - lengths_N if starts_N is None else starts_N
+
+    @classmethod
+    def of(cls, sentences: Iterable[Iterable[int]]) -> "Ragged":
+        """The same from the ids of each sentence."""
         rows = [np.fromiter(ids, np.int32) for ids in sentences]
-        self.tokens = np.concatenate([*rows, np.empty(0, np.int32)])
-        self.lengths_N = np.array([len(row) for row in rows], np.int64)
-        self._starts_N = np.cumsum(self.lengths_N) - self.lengths_N
+        return cls(np.concatenate([*rows, np.empty(0, np.int32)]), np.array([len(row) for row in rows], np.int64))
 
     def __len__(self) -> int:
         return len(self.lengths_N)

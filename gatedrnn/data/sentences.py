@@ -5,7 +5,6 @@ Dimensions: N tokens of a text, T words, B batch.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -81,30 +80,18 @@ class SentenceBatch:
         return SentenceBatch(self.tokens_TB[:, here], self.lengths_B[here])
 
 
-def sentence_batches(
-    tokens: np.ndarray, batch_size: int, eos: int, seed: int, epoch: int
-) -> ChosenBatches[SentenceBatch]:
-    """The batches of one epoch, by number; they depend on seed and epoch alone.
-
-    Args: tokens: ids [N] of sentences that end with `eos`; the other arguments: as for `SentenceBatches`.
-    """
-    sentences = Ragged(split(tokens, eos))
+def sentence_batches(sentences: Ragged, batch_size: int, seed: int, epoch: int) -> ChosenBatches[SentenceBatch]:
+    """The batches of one epoch, by number: they depend on seed and epoch alone."""
     chosen = by_length(sentences.lengths_N[:, None], batch_size, np.random.default_rng([seed, epoch]))
     return ChosenBatches(lambda chosen_B: SentenceBatch(*sentences.batch(chosen_B)), chosen)
 
 
-def of_length(tokens: np.ndarray, eos: int, shortest: int, longest: int) -> np.ndarray:
-    """The sentences of a token array that have shortest … longest words, one after the other, `eos` after each."""
-    ends = np.flatnonzero(tokens == eos) + 1
-    sizes = np.diff(ends, prepend=0)
-    kept = (sizes > shortest) & (sizes <= longest + 1)  # <eos> counts in a size
-    return np.asarray(tokens[: ends[-1] if len(ends) else 0])[np.repeat(kept, sizes)]
-
-
-def split(tokens: np.ndarray, eos: int) -> list[np.ndarray]:
-    """The sentences of a token array, without `eos`."""
+def of_length(tokens: np.ndarray, eos: int, shortest: int, longest: int) -> Ragged:
+    """The sentences of a token array, each with `eos` at its end, that have shortest … longest words; without `eos`."""
     ends = np.flatnonzero(tokens == eos)
-    return [tokens[start + 1 : end] for start, end in pairwise([-1, *ends.tolist()])]
+    lengths = np.diff(ends, prepend=-1) - 1
+    kept = (lengths >= shortest) & (lengths <= longest)
+    return Ragged(tokens, lengths[kept], (ends - lengths)[kept])
 
 
 def by_room(sentences: Ragged, cells: int) -> Iterator[np.ndarray]:

@@ -13,15 +13,7 @@ from torch import nn
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits
 from gatedrnn.data.ragged import Ragged
-from gatedrnn.data.sentences import (
-    SHORTEST,
-    GrammarDataConfig,
-    SentenceBatch,
-    by_room,
-    of_length,
-    sentence_batches,
-    split,
-)
+from gatedrnn.data.sentences import SHORTEST, GrammarDataConfig, SentenceBatch, by_room, of_length, sentence_batches
 from gatedrnn.data.vocabulary import VOCABULARY_FILE
 from gatedrnn.models.grammar import LONGEST, SPANS_AT_ONCE, Grammar
 from gatedrnn.models.surprisal import evaluating
@@ -99,14 +91,14 @@ class GrammarInduction(OfCorpus):
         """Tokens by split, the vocabulary's size, and which sentences are trained on."""
         corpus, longest = self.corpus, self.settings.longest
         parts = ", ".join(f"{name} {size:,}" for name, size in corpus.sizes.items())
-        kept = int((self._kept("train", longest) == self._eos).sum())
+        kept = len(self._kept("train", longest))
         which = f"trained on {kept:,} of {corpus.lines['train']:,} sentences, of {SHORTEST} to {longest} words"
         return f"tokens: {parts}; {len(corpus.vocabulary):,} words; {which}"
 
     def batches(self, training: TrainingConfig, epoch: int) -> Batches:
         """Sentences of about one length; longer ones from epoch to epoch."""
-        tokens = self._kept("train", self.settings.longest_in(epoch))
-        return sentence_batches(tokens, training.batch_size, self._eos, training.seed, epoch)
+        sentences = self._kept("train", self.settings.longest_in(epoch))
+        return sentence_batches(sentences, training.batch_size, training.seed, epoch)
 
     def loss(
         self,
@@ -126,7 +118,7 @@ class GrammarInduction(OfCorpus):
         found = likelihood(model, self.corpus[split], self._eos)
         return Score(found.loss_nats, {"loss_nats": found.loss_nats, "perplexity": found.perplexity})
 
-    def _kept(self, split: str, longest: int) -> np.ndarray:
+    def _kept(self, split: str, longest: int) -> Ragged:
         return of_length(self.corpus[split], self._eos, SHORTEST, longest)
 
     @staticmethod
@@ -160,12 +152,12 @@ def likelihood(model: nn.Module, tokens: np.ndarray, eos: int) -> Likelihood:
     Args: tokens: ids [N], `eos` after each sentence.
     Raises: DataError: no sentence has a length that is read. CheckpointError: the likelihood is not finite.
     """
-    every = split(tokens, eos)
-    sentences = Ragged(ids for ids in every if SHORTEST <= len(ids) <= LONGEST)
+    sentences = of_length(tokens, eos, SHORTEST, LONGEST)
     count, words = len(sentences), int(sentences.lengths_N.sum())
+    left_out = int((tokens == eos).sum()) - count
     if not count:
         rule = f"must hold a sentence of {SHORTEST} to {LONGEST} words"
-        raise DataError("evaluate.tokens", rule, f"{len(every)} others", "Check the text")
+        raise DataError("evaluate.tokens", rule, f"{left_out} others", "Check the text")
     device, total = next(model.parameters()).device, 0.0
     with evaluating(model):
         for chosen in by_room(sentences, SPANS_AT_ONCE):
@@ -175,4 +167,4 @@ def likelihood(model: nn.Module, tokens: np.ndarray, eos: int) -> Likelihood:
     if not loss < 700:  # NaN too
         advice = "The model holds NaN or infinity, or is not trained: train again"
         raise CheckpointError("perplexity", "must be finite", f"a loss of {loss:g} nats a word", advice)
-    return Likelihood(math.exp(loss), loss, total / count, count, words, len(every) - count)
+    return Likelihood(math.exp(loss), loss, total / count, count, words, left_out)

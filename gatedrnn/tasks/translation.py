@@ -288,7 +288,7 @@ def _translated(
 ) -> Iterator[tuple[list[str], list[Hypothesis]]]:
     full = [k for k, line in enumerate(lines) if line.strip()]
     ids = encoded([lines[k] for k in full], languages.source)
-    sources, device = Ragged(ids), next(model.parameters()).device
+    sources, device = Ragged.of(ids), next(model.parameters()).device
     found: dict[int, list[Hypothesis]] = {}
     together = min(together, max(1, _SCORES // (beam.size * len(languages.target))))
     for chosen in within(

@@ -12,7 +12,7 @@ import torch
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import DataConfig, Vocabulary, write_corpus
 from gatedrnn.data.ragged import Ragged
-from gatedrnn.data.sentences import GrammarDataConfig, by_room, of_length, sentence_batches, split
+from gatedrnn.data.sentences import GrammarDataConfig, by_room, of_length, sentence_batches
 from gatedrnn.models.grammar import LONGEST, Grammar, GrammarConfig
 from gatedrnn.models.inside import inside
 from gatedrnn.studies.parsing import parse_by_grammar, parse_lines_by_grammar, voter_weights
@@ -177,14 +177,13 @@ TOKENS = np.array([2, EOS, 2, 3, EOS, 4, 5, 6, EOS, EOS, 7, 8, 9, 10, EOS, 2, 3,
 
 
 def test_sentences_of_some_length_are_chosen():
-    assert of_length(TOKENS, EOS, 2, 3).tolist() == [2, 3, EOS, 4, 5, 6, EOS, 2, 3, EOS]
-    assert of_length(TOKENS, EOS, 5, 9).tolist() == [] and of_length(TOKENS[:0], EOS, 2, 3).tolist() == []
-    assert [ids.tolist() for ids in split(TOKENS, EOS)] == [[2], [2, 3], [4, 5, 6], [], [7, 8, 9, 10], [2, 3]]
+    ids_TB, lengths_B = of_length(TOKENS, EOS, 2, 3).batch(np.arange(3))
+    assert ids_TB.T.tolist() == [[2, 3, EOS], [4, 5, 6], [2, 3, EOS]] and lengths_B.tolist() == [2, 3, 2]
+    assert len(of_length(TOKENS, EOS, 5, 9)) == len(of_length(TOKENS[:0], EOS, 2, 3)) == 0
 
 
 def test_an_epoch_has_every_sentence_once_padded_and_shared_out():
-    tokens = of_length(TOKENS, EOS, 2, 4)
-    batches = sentence_batches(tokens, 3, EOS, 1, 1)
+    batches = sentence_batches(of_length(TOKENS, EOS, 2, 4), 3, 1, 1)
     found = []
     for batch in (batches[k] for k in range(len(batches))):
         assert batch.count == batch.lengths_B.sum() and batch.steps == batch.lengths_B.max()
@@ -197,7 +196,7 @@ def test_an_epoch_has_every_sentence_once_padded_and_shared_out():
 
 
 def test_batches_without_gradients_have_room_for_their_spans():
-    sentences = Ragged([[2] * n for n in (9, 2, 3, 2, 30)])
+    sentences = Ragged.of([[2] * n for n in (9, 2, 3, 2, 30)])
     batches = [batch.tolist() for batch in by_room(sentences, 100)]
     assert sorted(itertools.chain(*batches)) == [0, 1, 2, 3, 4] and [4] in batches
     for batch in batches:

@@ -85,7 +85,7 @@ def _read(model: Grammar, sentences: Iterator[list[int]]) -> Iterator[tuple[set[
                 advice = "Shorten it, or parse it with a run of language_modelling"
                 raise ArgumentError("parse", f"takes at most {LONGEST} words with a grammar", got, advice)
             read = [k for k, ids in enumerate(chunk) if len(ids) >= SHORTEST]
-            found = dict(zip(read, _trees(model, Ragged(chunk[k] for k in read)), strict=True))
+            found = dict(zip(read, _trees(model, Ragged.of(chunk[k] for k in read)), strict=True))
             yield from (found.get(k, (set(), None)) for k in range(len(chunk)))
             first += len(chunk)
 
