@@ -43,21 +43,13 @@ being_traced: Callable[[], bool] = _private("torch._C:_is_tracing", torch.jit.is
 dispatch_modes: Callable[[], int] = _private("torch._C:_len_torch_dispatch_stack", lambda: 1)
 """How many modes see every operator. Publicly: taken as one, so that all calls run by operators on dense weights, untimed."""
 
-
-def _has_function_mode() -> bool:
-    return has_torch_function((None,))
-
-
-function_modes: Callable[[], bool] = _private("torch._C:_is_torch_function_mode_enabled", _has_function_mode)
+function_modes: Callable[[], bool] = _private(
+    "torch._C:_is_torch_function_mode_enabled", lambda: has_torch_function((None,))
+)
 """Whether a mode, such as a default device, sees every function of PyTorch."""
 
-
-def _profiler_is_on() -> bool:
-    return profiler._is_profiler_enabled
-
-
 _FLAG = _private("torch.autograd.profiler:_is_profiler_enabled", None)
-profiled: Callable[[], bool] = _profiler_is_on if _FLAG is not None else lambda: True
+profiled: Callable[[], bool] = (lambda: profiler._is_profiler_enabled) if _FLAG is not None else lambda: True
 """Whether a profile is taken. Publicly: taken as true, so that all calls run by operators on dense weights."""
 
 _ATEN = torch.ops.aten
@@ -78,10 +70,6 @@ functorch_active: Callable[[], bool] = _private("torch._C:_are_functorch_transfo
 """Whether a transform of torch.func is at work. Publicly: tried; true in a compiled graph, which then runs on the reference."""
 
 
-def _has_level() -> bool:
-    return forward_ad._current_level >= 0
-
-
 def _makes_duals() -> bool:
     if torch.compiler.is_compiling():
         return True
@@ -95,7 +83,7 @@ def _makes_duals() -> bool:
 
 
 _LEVEL = _private("torch.autograd.forward_ad:_current_level", None)
-forward_mode: Callable[[], bool] = _has_level if _LEVEL is not None else _makes_duals
+forward_mode: Callable[[], bool] = (lambda: forward_ad._current_level >= 0) if _LEVEL is not None else _makes_duals
 """Whether forward-mode differentiation is at work. Publicly: as `functorch_active`."""
 
 
