@@ -35,7 +35,7 @@ class GatedRNNConfig(PreTrainedConfig):
     """
 
     model_type = "gatedrnn"
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache_params"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache"]
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationMixin, PreTrainedModel
+from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.generic import ModelOutput
 from transformers.utils.hub import cached_file
@@ -38,18 +39,39 @@ class GatedRNNOutput(ModelOutput):
     Args:
         loss: mean cross-entropy of labels in nats, each predicted from those before it; None without labels.
         logits: next-token scores [B, T, V + 1], the padding's without any probability.
-        cache_params: the state after the last token.
+        cache: the state after the last token; `cache_params` and `past_key_values` are names that transformers had before 5.24.
         hidden_states: the last layer's output [B, T, H] as a tuple of one, if asked for.
     """
 
     loss: Tensor | None = None
     logits: Tensor | None = None
-    cache_params: RecurrentState | None = None
+    cache: RecurrentState | None = None
     hidden_states: tuple[Tensor, ...] | None = None
 
+    @property
+    def cache_params(self) -> RecurrentState | None:
+        """The state."""
+        return self.cache
+
+    @property
+    def past_key_values(self) -> RecurrentState | None:
+        """The state."""
+        return self.cache
+
     def get(self, key: str, default: Any = None) -> Any:
-        """An entry; the state also by the other name, by which `generate(guidance_scale=…)` asks for it."""
-        return super().get("cache_params" if key == "past_key_values" else key, default)
+        """An entry; the state by any of its names, as `generate(guidance_scale=…)` asks for it."""
+        return super().get(_of_state(key), default)
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(_of_state(key))
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(_of_state(key))
+
+
+def _of_state(key: Any) -> Any:
+    """The key of an output; of the state, the name that transformers has for it now."""
+    return "cache" if key in ("past_key_values", "cache_params") else key
 
 
 class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
@@ -113,6 +135,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         self,
         input_ids: Tensor,
         next_sequence_length: int | None = None,
+        cache: Any = None,
         past_key_values: Any = None,
         cache_params: Any = None,
         attention_mask: Tensor | None = None,
@@ -122,31 +145,34 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
 
         Raises: ArgumentError: the state has read other tokens, or all; it is not a `RecurrentState`.
         """
-        state = given_state(cache_params, past_key_values)
+        state = given_state(cache, cache_params, past_key_values)
         if state is not None and next_sequence_length != 1:
             next_sequence_length = unread(state, input_ids)
         given = {"attention_mask": attention_mask, **kwargs}
         parent: Any = super()
         found = parent.prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
-        return found | {"cache_params": state}
+        return found | {"cache": state}
 
     def _update_model_kwargs_for_generation(self, outputs: Any, model_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
-        """As transformers does; the new state takes the place of one given as `past_key_values`."""
+        """As transformers does; the new state takes the place of one given by any name."""
         kept = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
-        if outputs.cache_params is not None:
-            kept.pop("past_key_values", None)
-        return kept
+        if outputs.cache is None:
+            return kept
+        return {key: value for key, value in kept.items() if _of_state(key) != "cache"} | {
+            ALL_CACHE_NAMES[0]: outputs.cache
+        }
 
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        cache_params: RecurrentState | None = None,
+        cache: RecurrentState | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        cache_params: RecurrentState | None = None,
         past_key_values: RecurrentState | None = None,
         **kwargs: Any,
     ) -> GatedRNNOutput | tuple[Any, ...]:
@@ -155,18 +181,18 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         Args:
             input_ids: [B, T], the padding's id wherever nothing stands.
             attention_mask: [B, T] or with what was read before, 0 where nothing stands; its last T columns are read.
-            cache_params: what an earlier output gave.
+            cache: what an earlier output gave.
             labels: [B, T], −100 where nothing counts; the token at t + 1 is predicted at t.
             output_hidden_states, return_dict: as in the configuration, if None.
             logits_to_keep: only the last so many places' logits, 0 for all, or the places [N]; the loss is of all.
-            past_key_values: another name of `cache_params`.
+            cache_params, past_key_values: other names of `cache`.
             kwargs: `num_items_in_batch` and `shift_labels`, see `_loss`.
 
         Raises: ArgumentError: no ids, others than integers [B, T], an id that is neither a token's nor the padding's, a mask of
             other rows or fewer columns, another kind of cache, embeddings or attention weights asked for.
         """
         ids = self._ids(input_ids, kwargs)
-        state, there = given_state(cache_params, past_key_values), _there(attention_mask, ids)
+        state, there = given_state(cache, cache_params, past_key_values), _there(attention_mask, ids)
         if there is None:
             logits, hidden, states = self._read(ids, state, None)
         else:
@@ -180,9 +206,9 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         given: Any = input_ids
         read_BT = given if state is None else torch.cat([state.read_BT.to(given.device), given], 1)
-        cache = None if use_cache is False else RecurrentState(states, read_BT)
+        after = None if use_cache is False else RecurrentState(states, read_BT)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        found = GatedRNNOutput(loss, logits[:, kept], cache, (hidden,) if wanted else None)
+        found = GatedRNNOutput(loss, logits[:, kept], after, (hidden,) if wanted else None)
         as_dict = self.config.return_dict if return_dict is None else return_dict
         return found if as_dict else found.to_tuple()
 

@@ -33,18 +33,20 @@ class RecurrentState:
         self.read_BT = self.read_BT.index_select(0, beam_idx.to(self.read_BT.device))
 
 
-def given_state(cache_params: Any, past_key_values: Any) -> RecurrentState | None:
-    """The state that was given by either name; None for none.
+def given_state(*named: Any) -> RecurrentState | None:
+    """The state that was given, by whichever name; None for none.
 
-    Raises: ArgumentError: two different ones, or one that is not a `RecurrentState`.
+    Raises: ArgumentError: several, or one that is not a `RecurrentState`.
     """
-    owner, advice = "GatedRNNForCausalLM.past_key_values", "Give the cache_params of an earlier output"
-    if cache_params is not None and past_key_values is not None and cache_params is not past_key_values:
-        raise ArgumentError(owner, "must not be given beside another cache_params", None, advice)
-    state = past_key_values if cache_params is None else cache_params
-    if state is not None and not isinstance(state, RecurrentState):
-        raise ArgumentError(owner, "must be a RecurrentState", type(state).__name__, advice)
-    return state
+    owner, advice = "GatedRNNForCausalLM.cache", "Give the cache of an earlier output"
+    given = [each for each in named if each is not None]
+    if not given:
+        return None
+    if any(each is not given[0] for each in given):
+        raise ArgumentError(owner, "must be one state", "another one by its former name", advice)
+    if not isinstance(given[0], RecurrentState):
+        raise ArgumentError(owner, "must be a RecurrentState", type(given[0]).__name__, advice)
+    return given[0]
 
 
 def unread(state: RecurrentState, input_ids: Tensor) -> int:

@@ -62,7 +62,7 @@ class TestEveryLevel:
                 found = model(**alone)
             there = given["attention_mask"][row].bool()
             torch.testing.assert_close(together.logits[row, there], found.logits[0], rtol=0, atol=1e-6)
-            for layer, own in zip(together.cache_params.states, found.cache_params.states, strict=True):
+            for layer, own in zip(together.cache.states, found.cache.states, strict=True):
                 for state, other in zip(layer, own, strict=True):
                     torch.testing.assert_close(state[:, row], other[:, 0])
 
@@ -88,10 +88,10 @@ class TestBatches:
         model, tokenizer, _ = loaded(exported, "run")
         given = tokenizer(["the cat", "a dog"], return_tensors="pt")
         with torch.no_grad():
-            before = model(**given).cache_params
+            before = model(**given).cache
             mask = torch.tensor([[1, 1], [0, 0]])
-            after = model(given["input_ids"][:, :2], mask, cache_params=before).cache_params
-            fresh = model(given["input_ids"][:, :2], mask).cache_params
+            after = model(given["input_ids"][:, :2], mask, cache=before).cache
+            fresh = model(given["input_ids"][:, :2], mask).cache
         for layer, old, none in zip(after.states, before.states, fresh.states, strict=True):
             for state, earlier, zero in zip(layer, old, none, strict=True):
                 assert torch.equal(state[:, 1], earlier[:, 1]) and not torch.equal(state[:, 0], earlier[:, 0])
@@ -103,7 +103,7 @@ class TestBatches:
         with torch.no_grad():
             whole = model(ids).logits
             first = model(ids[:, :3])
-            rest = model(ids[:, 3:], cache_params=first.cache_params, attention_mask=torch.ones_like(ids))
+            rest = model(ids[:, 3:], cache=first.cache, attention_mask=torch.ones_like(ids))
         torch.testing.assert_close(torch.cat([first.logits, rest.logits], 1), whole, rtol=0, atol=1e-6)
         last = model(ids, logits_to_keep=1).logits
         torch.testing.assert_close(last, whole[:, -1:], rtol=0, atol=1e-6)

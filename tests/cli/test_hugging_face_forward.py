@@ -99,8 +99,13 @@ class TestLoss:
         assert float(found.loss) == pytest.approx(float(model(**given).loss), rel=0.01)
 
 
+def after(generated):
+    """The state at the end of `generate`."""
+    return generated.cache if hasattr(generated, "cache") else generated.past_key_values  # the latter before 5.24
+
+
 class TestStates:
-    @pytest.mark.parametrize("name", ["past_key_values", "cache_params"])
+    @pytest.mark.parametrize("name", ["cache", "past_key_values", "cache_params"])
     @pytest.mark.parametrize("cached", [True, False])
     def test_generation_goes_on_from_one(self, exported, name, cached):
         model, tokenizer, _ = loaded(exported, "run")
@@ -109,10 +114,10 @@ class TestStates:
         whole = model.generate(**given, **how, max_new_tokens=9)
         first = model.generate(**given, **how, max_new_tokens=4, return_dict_in_generate=True)
         mask = torch.cat([given["attention_mask"], torch.ones(3, 4, dtype=torch.long)], 1)
-        more = {"attention_mask": mask, name: first.past_key_values, "max_new_tokens": 5, "use_cache": cached}
+        more = {"attention_mask": mask, name: after(first), "max_new_tokens": 5, "use_cache": cached}
         assert torch.equal(model.generate(first.sequences, **more, **how), whole)
         one = model.generate(given["input_ids"][:1], **how, max_new_tokens=4, return_dict_in_generate=True)
-        rest = model.generate(one.sequences, **{name: one.past_key_values}, **how, max_new_tokens=5)
+        rest = model.generate(one.sequences, **{name: after(one)}, **how, max_new_tokens=5)
         assert torch.equal(rest, whole[:1])
 
     def test_guidance_reads_its_own_text_on(self, exported):
@@ -132,30 +137,33 @@ class TestStates:
     def test_new_tokens_alone_are_refused(self, exported, cut):
         model, tokenizer, _ = loaded(exported, "run")
         ids = tokenizer(" ".join(SENTENCES), return_tensors="pt")["input_ids"][:, :12]
-        state = model(ids[:, :cut]).cache_params
-        how = {"cache_params": state, "max_new_tokens": 2, "do_sample": False}
+        state = model(ids[:, :cut]).cache
+        how = {"cache": state, "max_new_tokens": 2, "do_sample": False}
         for given in ({}, {"attention_mask": torch.ones(1, 12 - cut, dtype=torch.long)}):
             with pytest.raises(ArgumentError, match=f"must be the {cut} tokens that the state has read, and more"):
                 model.generate(ids[:, cut:], **how, **given)
         with pytest.raises(ArgumentError, match="must have the 1 rows of the state; got 3"):
             model.generate(ids, **how, num_beams=3)
 
-    def test_forward_takes_it_by_either_name(self, exported):
+    def test_forward_takes_and_gives_it_by_any_name(self, exported):
         model, tokenizer, _ = loaded(exported, "run")
         ids = tokenizer(SENTENCES[0], return_tensors="pt")["input_ids"]
-        state = model(ids[:, :3]).cache_params
-        assert state.get_seq_length() == 3
-        found = model(ids[:, 3:], past_key_values=state)
-        torch.testing.assert_close(found.logits, model(ids).logits[:, 3:], rtol=0, atol=1e-6)
-        assert found.cache_params.get_seq_length() == ids.shape[1]
+        first = model(ids[:, :3])
+        state = first.cache
+        assert state.get_seq_length() == 3 and first.to_tuple()[1] is state
+        for name in ("cache", "past_key_values", "cache_params"):
+            assert getattr(first, name) is first[name] is first.get(name) is state and name in first
+            found = model(ids[:, 3:], **{name: state})
+            torch.testing.assert_close(found.logits, model(ids).logits[:, 3:], rtol=0, atol=1e-6)
+            assert found.cache.get_seq_length() == ids.shape[1]
 
     def test_refusals(self, exported):
         model, tokenizer, _ = loaded(exported, "run")
         ids = tokenizer(SENTENCES[0], return_tensors="pt")["input_ids"]
-        one, other = (model(ids).cache_params for _ in range(2))
+        one, other = (model(ids).cache for _ in range(2))
         with pytest.raises(ArgumentError, match="must be a RecurrentState; got DynamicCache"):
             model(ids, past_key_values=DynamicCache())
-        with pytest.raises(ArgumentError, match="must not be given beside another cache_params"):
+        with pytest.raises(ArgumentError, match="must be one state; got another one by its former name"):
             model(ids, past_key_values=one, cache_params=other)
         with pytest.raises(ArgumentError, match=f"must be the {ids.shape[1]} tokens that the state has read, and more"):
             model.generate(ids, past_key_values=one, max_new_tokens=2)
