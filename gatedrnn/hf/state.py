@@ -16,7 +16,8 @@ class RecurrentState:
         read_BT: ids of the tokens that were read, padding included.
     """
 
-    is_compileable = False
+    is_compileable = is_croppable = False
+    is_linear = (True,)  # by layer: whether a text's beginning is not to be had again, as of Mamba's state
 
     def __init__(self, states: States, read_BT: Tensor) -> None:
         self.states, self.read_BT = states, read_BT
