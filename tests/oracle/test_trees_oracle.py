@@ -222,6 +222,14 @@ def test_gold_tree_by_hand():
         gold_tree(Tree.fromstring(text), "all")
 
 
+def test_a_word_that_is_cut_is_a_constituent_in_pre_order():
+    tree = Tree("S", [Tree("VB", ["go"]), Tree("NP", [Tree("DT", ["a"]), "cat"])])
+    gold = gold_tree(tree, "alnum", list)
+    assert "".join(gold.words) == "goacat" and gold.tags == ("VB", "VB", "DT", "", "", "")
+    labelled = [("S", (0, 6)), ("VB", (0, 2)), ("NP", (2, 6)), ("word", (3, 6))]
+    assert gold.labelled == tuple(labelled)
+
+
 def test_the_word_tags_are_the_36_of_the_penn_treebank(shared_file):
     text = shared_file("data/PROTOCOLS.md").read_text()
     listed = text.split("36 PTB word tags ")[1].split(" (so")[0].split()
