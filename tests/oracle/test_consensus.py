@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.trees import consensus, random_spans, right, sentence_f1
+from gatedrnn.studies.parsing.votes import agreed
+from gatedrnn.trees import consensus, left, random_spans, right, sentence_f1
 
 
 def every_tree(i, j):
@@ -75,3 +76,12 @@ def test_one_voter_has_its_way():
 def test_what_cannot_be_is_told(voters, n, told):
     with pytest.raises(ArgumentError, match=told):
         consensus(voters, n)
+
+
+def test_the_longest_sentence_has_a_consensus_and_a_longer_one_the_first_tree(monkeypatch):
+    for function in (consensus, agreed):
+        monkeypatch.setitem(function.__globals__, "LONGEST", 4)
+    assert consensus([left(4), right(4), right(4)], 4) == agreed([left(4), right(4), right(4)], 4, None) == right(4)
+    assert agreed([left(5), right(5), right(5)], 5, None) == left(5)
+    with pytest.raises(ArgumentError, match="at most 4 words; got 5"):
+        consensus([right(5)], 5)
