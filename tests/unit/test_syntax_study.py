@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from itertools import combinations
 
 import pytest
 import torch
@@ -140,6 +141,28 @@ def test_one_prefix_decides(model, vocabulary):
     assert (found.accuracy, found.pairs, found.skipped) == (float(better), 1, 2)
     with pytest.raises(ArgumentError, match="beginning_log_probabilities: a sentence must have at least one word"):
         beginning_log_probabilities(model, [[2], []], 1)
+
+
+def test_a_prefix_decides_whatever_ends_after_the_word(model, vocabulary):
+    torch.manual_seed(0)  # of a model whose sentences' ends change which of two words wins
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=4)
+    words = list(combinations(WORDS[:6], 2))
+    given = [pair("a", "b", " ".join(both), prefix=("the author", *both)) for both in words]
+    found = evaluate_pairs(model, vocabulary, given, method="prefix")
+    with torch.no_grad():
+        logits = model(torch.tensor([[1], *([i] for i in vocabulary.encode(["the", "author"]))])).logits[-1, 0]
+    good, bad = (logits[vocabulary.encode(side)] for side in zip(*words, strict=True))
+    assert [each.accuracy for each in found.phenomena.values()] == (good > bad).double().tolist()
+    assert found.macro_accuracy == pytest.approx(float((good > bad).double().mean()))
+
+
+def test_what_has_no_token_is_skipped(model, vocabulary):
+    empty = [pair("…", "the author"), pair("the author", "…")]
+    assert evaluate_pairs(model, vocabulary, empty).phenomena["agreement"].skipped == 2
+    for prefix in (("", "laughs", "laugh"), ("…", "laughs", "laugh"), ("the", "…", "laugh"), ("the", "laughs", "…")):
+        found = evaluate_pairs(model, vocabulary, [pair("a", "b", prefix=prefix)], method="prefix")
+        assert (found.phenomena["agreement"].skipped, found.macro_accuracy) == (1, None)
 
 
 def test_an_appended_word_counts(model, vocabulary):
