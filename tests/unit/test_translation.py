@@ -491,9 +491,9 @@ def test_no_translated_token_is_aligned_with_the_end_of_the_source():
         return found._replace(attention=torch.nn.functional.one_hot(last, given.beyond_BS.shape[1]).float()[None])
 
     model.decode = at_the_end
-    aligned = [best[0].alignment for best in translate(model, source, lengths, Beam(size=3))]
+    aligned = [best[0].alignment for best in translate(model, source, lengths, Beam(size=3, alpha=5.0))]
     assert all(0 <= place < max(1, n - 1) for n, each in zip(lengths.tolist(), aligned, strict=True) for place in each)
-    assert any(aligned)
+    assert all(aligned)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
