@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gatedrnn.core.errors import ArgumentError
-from gatedrnn.studies.parsing import PRIOR, Ballot, Parse, vote, voter_weights
+from gatedrnn.studies.parsing import PRIOR, Ballot, Parse, Reading, agreements, induced_trees, vote, voter_weights
 from gatedrnn.studies.parsing.grammars import GrammarParse
 from gatedrnn.trees import Gold, consensus
 from gatedrnn.trees.baselines import left, right
@@ -90,6 +90,18 @@ def test_a_family_that_has_left_takes_its_weight_along():
     assert rest.by_family == {"l": 1, PRIOR: 0.1} and rest.trees("biased") == [right(4)]
     with pytest.raises(ArgumentError, match="must name a family among the voters: g"):
         Ballot([trees(left(4))], ["g"], gold(4), {"x": 1})
+
+
+def test_voters_agree_where_a_sentence_has_two_words():
+    assert agreements([[left(4)]], gold(4)) == []
+    assert agreements([[left(2)], [left(2)]], gold(2)) == [[pytest.approx(100)] * 2] * 2
+    found = agreements([[set(), left(3)], [set(), right(3)]], gold(1, 3))
+    assert found == [[pytest.approx(100), 0], [0, pytest.approx(100)]]
+
+
+def test_a_sentence_without_a_word_has_an_empty_tree():
+    readings = [Reading({1: []}), Reading({1: [0.5, 0.1]})]
+    assert induced_trees(readings, 1) == trees(set(), {(0, 2)})
 
 
 LEFT, RIGHT = {(0, 2), (0, 3), (0, 4)}, {(2, 4), (1, 4), (0, 4)}
