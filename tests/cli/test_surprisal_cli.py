@@ -8,6 +8,7 @@ import pytest
 import torch
 from terminal import by_steps, call, copy_of, fails, record, records, works
 
+from gatedrnn.studies.parsing import GATES, align_lines, parse_sentences, surprisal_records
 from gatedrnn.training.run import load_run
 
 SENTENCES = "the pilot laughs\n\nMary thinks that the zebra sleeps\nyes\n"
@@ -182,3 +183,11 @@ def test_surprisal_of_nothing_is_one_line(work, tmp_path):
     assert "must hold at least one sentence" in fails("surprisal", work / "run", tmp_path / "empty.txt")
     assert "must be a readable file" in fails("surprisal", work / "run", tmp_path / "none.txt", "--json")
     assert "must be a run's folder" in fails("surprisal", tmp_path / "none", tmp_path / "empty.txt")
+
+
+def test_distances_beside_surprisals_are_by_the_named_gate(work):
+    run, text = load_run(work / "run"), "the old pilot laughs"
+    for gate in GATES:
+        (record,) = surprisal_records(run.model, run.vocabulary, align_lines(run.vocabulary, [text]), gate=gate)
+        (parse,) = parse_sentences(run.model, run.vocabulary, [text.split()], gate=gate)
+        assert list(record["distances"]) == [*parse.distances, None]
