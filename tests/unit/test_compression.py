@@ -319,11 +319,17 @@ def test_a_checkpoint_knows_a_scheme_by_the_name_that_it_had():
             check_same({}, {"project": other, "processes": 1}, now)
 
 
-@pytest.mark.parametrize(("words", "width", "rank"), [(3000, 40, 4), (10, 300, 9), (3000, 2, 1)])
+@pytest.mark.parametrize(("words", "width", "rank"), [(3000, 40, 4), (10, 300, 9), (30, 20, 2), (3000, 2, 1)])
 def test_the_rank_of_an_embedding_follows_its_columns(words, width, rank):
     config = LanguageModelConfig(words, cell="lstm", embedding_size=width, hidden_sizes=(8, width))
     kept = compressed(LanguageModel(config), Scheme("svd", weights="all"))
     assert kept["embedding.weight"].blocks[0].parts["left"].shape == (words, rank)
+
+
+def test_a_named_rank_is_that_of_embeddings_too():
+    model = LanguageModel(LanguageModelConfig(50, cell="lstm", embedding_size=40, hidden_sizes=(8, 40)))
+    kept = compressed(model, Scheme("svd", weights="all", rank=3))
+    assert kept["embedding.weight"].blocks[0].parts["left"].shape == (50, 3)
 
 
 def test_a_gate_is_named_once():
