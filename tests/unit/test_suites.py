@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gatedrnn.core.errors import DataError
+from gatedrnn.core.errors import ArgumentError, DataError
 from gatedrnn.data import read_suite
 from gatedrnn.studies.syntax import Formula, evaluate_suite
 from gatedrnn.studies.syntax.suites import RegionsRead
@@ -190,6 +190,11 @@ def test_only_conditions_that_a_formula_names_are_asked_for_unknown_words(tmp_pa
         suite["items"][0]["conditions"].append(condition("other", "x"))
 
     assert judged(tmp_path, change).whole.items == 2
+
+
+def test_an_unknown_choice_for_unknown_words_is_named(tmp_path):
+    with pytest.raises(ArgumentError, match=r"eval-syntax\.unknown: must be one of skip, unk; got 'drop'"):
+        judged(tmp_path, unknown="drop")
 
 
 def test_string_predictions_of_older_suites(tmp_path):
