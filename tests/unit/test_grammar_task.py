@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from tiny_levels import of_level
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import DataConfig, Vocabulary, write_corpus
@@ -115,6 +116,20 @@ def test_a_sentence_that_is_too_long_is_named():
     parses = parse_by_grammar(made(), words(), [["a", "b"], ["a"] * (LONGEST + 1)])
     with pytest.raises(ArgumentError, match=r"takes at most 300 words with a grammar; got 301 in sentence 2"):
         list(parses)
+
+
+def test_a_grammar_parses_words_only():
+    characters = of_level("char")[1]
+    with pytest.raises(ArgumentError, match="parse: needs a vocabulary of words; got level char"):
+        parse_by_grammar(made(), characters, [["a", "b"]])
+
+
+def test_the_longest_sentence_has_a_tree(monkeypatch):
+    monkeypatch.setattr("gatedrnn.studies.parsing.grammars.LONGEST", 3)
+    (parse,) = parse_by_grammar(made(), words(), [["a", "b", "c"]])
+    assert len(parse.spans) == 2
+    with pytest.raises(ArgumentError, match=r"at most 3 words with a grammar; got 4 in sentence 1"):
+        list(parse_by_grammar(made(), words(), [["a"] * 4]))
 
 
 @pytest.mark.parametrize(
