@@ -13,7 +13,7 @@ from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.plots.gates import gates_of_words, histograms, update_frequencies
 from gatedrnn.plots.trees import save, to_svg
 from gatedrnn.studies.gates import BINS, collect, kept_share
-from gatedrnn.studies.gates.statistics import _LayerSums
+from gatedrnn.studies.gates.statistics import HIGH, LOW, _LayerSums
 from gatedrnn.tasks.gates import LayerGates, gates_by_word, stream_gates
 
 WORDS = [UNK, EOS, "the", "cat", "N", "sees"]
@@ -225,3 +225,12 @@ def test_each_run_has_a_figure_of_its_own():
     for runs in (["x/y", "z/y", "x-y"], ["/tmp/y", "tmp/y"], ["a", "b"], ["x/y", "x-y", "x-y-1"]):
         names = [_sentence(dict.fromkeys(runs), run, 1) for run in runs]
         assert len(set(names)) == len(runs) and all(name.startswith("sentence-1-") for name in names)
+
+
+def test_values_at_a_bound_are_beyond_none():
+    spec = CELLS["lstm"].example()
+    values = {"input_gate": LOW, "forget_gate": 0.5, "output_gate": HIGH}
+    trace = {name: torch.full((3, 4), value) for name, value in values.items()}
+    (found,) = collect([[LayerGates("1", spec, trace)]])
+    assert [(gate.low, gate.high) for gate in found.gates.values()] == [(0, 0)] * 3
+    assert found.update_frequency == [0] * 4
