@@ -336,10 +336,12 @@ def test_a_long_sentence_does_not_lengthen_many_short_ones(model):
     assert list(surprisal_module._batches([])) == []
 
 
-def test_a_temperature_too_low_for_a_number_is_named():
+def test_what_gives_no_perplexity_that_is_a_number_is_named():
     model = make_model(scale=100.0)
     with pytest.raises(ArgumentError, match=r"temperature: must be high enough .*; got 0.001: \d+ nats a token"):
         evaluate(model, np.array([2, 3, EOS_ID] * 9), VOCABULARY, temperature=0.001)
+    with pytest.raises(ArgumentError, match=r"dynamic\.rate: must be low enough .*; got 0.001: \d+ nats a token"):
+        evaluate(make_model(scale=1e5), np.array([2, 3, EOS_ID] * 9), VOCABULARY, dynamic=Dynamic(rate=0.001))
 
 
 def test_surprisal_reads_no_further_than_it_must(model):
