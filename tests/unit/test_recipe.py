@@ -23,7 +23,7 @@ from gatedrnn.tasks.perplexity import TEMPERATURES, best_temperature, evaluate
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.loop import _optimizer
 from gatedrnn.training.run import read_metrics
-from gatedrnn.training.schedule import betas, one_cycle, rate, starts_averaging
+from gatedrnn.training.schedule import betas, one_cycle, plateau, rate, starts_averaging
 
 CYCLE = TrainingConfig(schedule="one_cycle", betas=(0.8, 0.99), peak_beta=0.7)
 
@@ -129,6 +129,17 @@ class TestAverages:
         assert starts_averaging(decaying, [])
         named = replace(decaying, average_epoch=2)
         assert [starts_averaging(named, [1.0] * n) for n in (0, 1, 2)] == [False, False, True]
+
+    def test_it_begins_where_the_loss_has_not_fallen_for_an_interval(self):
+        waiting = TrainingConfig(average_interval=2)
+        losses = [4.0, 3.0, 2.0, 5.0, 4.5, 4.2]
+        assert [starts_averaging(waiting, losses[:n]) for n in range(7)] == [False] * 4 + [True] * 3
+
+
+def test_the_rate_falls_where_the_loss_does_not_fall_enough():
+    training = TrainingConfig(plateau_factor=0.5, plateau_threshold=0.1)
+    assert [plateau(training, 8.0, loss, 2.0) for loss in (1.7, 1.79, 1.81, 2.0, 3.0)] == [8, 8, 4, 4, 4]
+    assert plateau(training, 8.0, 9.0, None) == plateau(replace(training, schedule="cosine"), 8.0, 9.0, 2.0) == 8
 
 
 def test_states_of_some_stretches_are_reset():
