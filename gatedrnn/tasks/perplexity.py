@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,10 @@ def evaluate(
             ("dynamic.rate", dynamic.rate, "low") if dynamic else ("evaluate.temperature", temperature, "high")
         )
         rule, got = f"must be {way} enough for a perplexity that is a number", f"{given:g}: {loss:.0f} nats a token"
-        raise ArgumentError(name, rule, got, f"Use a {way}er one")
+        with evaluating(model):
+            nats, size = _plain(model, islice(_batches(model, tokens, batch_size, sequence_length, eos), 1))
+        if nats / size < _STEEPEST:  # else the weights themselves are too large
+            raise ArgumentError(name, rule, got, f"Use a {way}er one")
     perplexity = torch.tensor(math.exp(loss) if loss < _STEEPEST else math.inf, dtype=torch.float64)
     return Evaluation(loss, float(finite("perplexity", perplexity)), count)
 

@@ -104,6 +104,7 @@ def after(generated):
     return generated.cache if hasattr(generated, "cache") else generated.past_key_values  # the latter before 5.24
 
 
+@pytest.mark.filterwarnings("ignore:.(past_key_values|cache_params). is deprecated")
 class TestStates:
     @pytest.mark.parametrize("name", ["cache", "past_key_values", "cache_params"])
     @pytest.mark.parametrize("cached", [True, False])

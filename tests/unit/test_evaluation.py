@@ -9,7 +9,7 @@ import torch
 from tiny_levels import LEVELS, of_level
 from torch.nn import functional as F
 
-from gatedrnn.core.errors import ArgumentError, DataError
+from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import EOS, Corpus, Vocabulary
 from gatedrnn.models import LanguageModel, LanguageModelConfig, generate, surprisals
 from gatedrnn.models import surprisal as surprisal_module
@@ -336,12 +336,16 @@ def test_a_long_sentence_does_not_lengthen_many_short_ones(model):
     assert list(surprisal_module._batches([])) == []
 
 
-def test_what_gives_no_perplexity_that_is_a_number_is_named():
-    model = make_model(scale=100.0)
+def test_what_gives_no_perplexity_that_is_a_number_is_named(monkeypatch):
+    model, tokens = make_model(scale=100.0), np.array([2, 3, EOS_ID] * 9)
     with pytest.raises(ArgumentError, match=r"temperature: must be high enough .*; got 0.001: \d+ nats a token"):
-        evaluate(model, np.array([2, 3, EOS_ID] * 9), VOCABULARY, temperature=0.001)
-    with pytest.raises(ArgumentError, match=r"dynamic\.rate: must be low enough .*; got 0.001: \d+ nats a token"):
-        evaluate(make_model(scale=1e5), np.array([2, 3, EOS_ID] * 9), VOCABULARY, dynamic=Dynamic(rate=0.001))
+        evaluate(model, tokens, VOCABULARY, temperature=0.001)
+    for how in ({"dynamic": Dynamic(rate=0.001)}, {"temperature": 0.9}):
+        with pytest.raises(CheckpointError, match="The weights are damaged or too large"):
+            evaluate(make_model(scale=1e5), tokens, VOCABULARY, **how)
+    monkeypatch.setattr("gatedrnn.tasks.perplexity._adaptive", lambda *_: (9000.0, 10))
+    with pytest.raises(ArgumentError, match=r"dynamic\.rate: must be low enough .*; got 0.001: 900 nats a token"):
+        evaluate(model, tokens, VOCABULARY, dynamic=Dynamic(rate=0.001))
 
 
 def test_surprisal_reads_no_further_than_it_must(model):
