@@ -60,7 +60,7 @@ def test_a_window_of_one_step_has_no_change():
 def test_the_loss_of_a_language_model_has_them_beside_it(tmp_path):
     task = LanguageModelling(corpus_in(tmp_path / "text"))
     training = replace(TRAINING, activation_penalty=2.0, temporal_penalty=3.0)
-    model, batch = task.build(task.complete(MODEL), "auto").eval(), task.batches(training, 1)[0]
+    model, batch = task.network(task.complete(MODEL), "auto").eval(), task.batches(training, 1)[0]
     loss = task.loss(model, training, batch, None, batch.count, torch.device("cpu"))
     expected = penalty(batch, model(torch.from_numpy(batch.inputs_TB)), 2.0, 3.0)
     assert float(loss.penalty) == pytest.approx(expected) and expected > 0
