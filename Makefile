@@ -4,8 +4,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 # `make test-instructions`: again with what lesser CPUs have. `make test-arm64`: on an emulated ARM64, Debian only.
-# `make wheel`: built, installed and tested in a clean environment; `make oldest`: with the oldest versions that are supported.
-.PHONY: demo test test-instructions test-arm64 wheel oldest check bench gpu-check docs clean
+# `make wheel`: built, installed and tested in a clean environment; `make oldest`, `make newest`: with the oldest or newest versions.
+.PHONY: demo test test-instructions test-arm64 wheel oldest newest check bench gpu-check docs clean
 
 demo: .venv/.run
 	$(BIN)/gatedrnn demo --out gatedrnn-demo
@@ -22,8 +22,8 @@ test-arm64: .venv/.dev
 wheel:
 	PYTHON=$(PYTHON) bash tests/installed.sh
 
-oldest:
-	PYTHON=$(PYTHON) bash tests/installed.sh oldest
+oldest newest:
+	PYTHON=$(PYTHON) bash tests/installed.sh $@
 
 check: .venv/.dev
 	$(BIN)/ruff check .

@@ -2,8 +2,9 @@
 # Build the wheel and the sdist, install the wheel into a clean environment, and run the tests of the sdist there, away from the sources.
 #   bash tests/installed.sh           with the versions of constraints.txt
 #   bash tests/installed.sh oldest    with the oldest versions that pyproject.toml admits and that can be installed together
+#   bash tests/installed.sh newest    with the newest that pip finds
 # PYTHON is the interpreter (default python3); PYTEST further arguments of pytest, such as "-n 1 tests/unit" (default: every test).
-# The wheel and the sdist stay in dist/. `oldest` downloads PyTorch 2.8, on Linux with CUDA (3 GB).
+# The wheel and the sdist stay in dist/. `oldest` and `newest` download PyTorch, on Linux with CUDA (3 GB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -22,6 +23,8 @@ if [ "${1:-}" = oldest ]; then
     "$work/build/bin/uv" pip compile -q --resolution lowest-direct --python "$work/build/bin/python" --extra test \
         --no-header --no-annotate -o "$versions" pyproject.toml > /dev/null
     cat "$versions"
+elif [ "${1:-}" = newest ]; then
+    versions=/dev/null
 fi
 
 "$python" -m venv "$work/clean"
