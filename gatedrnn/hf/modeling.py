@@ -62,6 +62,9 @@ class GatedRNNOutput(ModelOutput):
         """An entry; the state by any of its names, as `generate(guidance_scale=…)` asks for it."""
         return super().get(_of_state(key), default)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(_of_state(name), value)
+
     def __contains__(self, key: object) -> bool:
         return super().__contains__(_of_state(key))
 
@@ -263,7 +266,7 @@ class GatedRNNForCausalLM(PreTrainedModel, GenerationMixin):
             counts = [(each != -100).sum().clamp(min=1) for each in (scored, shifted)]
             num_items_in_batch = num_items_in_batch * (counts[0] / counts[1])
         given = {"shift_labels": scored, "num_items_in_batch": num_items_in_batch, **kwargs}
-        return self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **given)
+        return self.loss_function(logits=logits.contiguous(), labels=labels, vocab_size=logits.shape[-1], **given)
 
     def _read(
         self, ids: Tensor, before: RecurrentState | None, lengths: Tensor | None

@@ -100,6 +100,12 @@ def test_a_demo_takes_no_folder_of_another_command_for_its_own(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "results.json"]
 
 
+def test_a_lock_of_another_program_is_no_demo(tmp_path):
+    (tmp_path / ".lock").write_text("mine")
+    assert "must be new, empty, or hold only a demo; got .lock" in fails("demo", "--out", tmp_path)
+    assert (tmp_path / ".lock").read_text() == "mine"
+
+
 def test_a_demo_with_a_seed_that_is_none_leaves_the_one_before(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "unfinished").touch()
@@ -123,7 +129,7 @@ def test_a_demo_that_was_interrupted_starts_again(tmp_path, monkeypatch):
 def test_a_demo_in_progress_is_not_removed_by_another(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "unfinished").touch()
-    with held(tmp_path, ".lock", "a demo"):
+    with held(tmp_path, demo.LOCK, "a demo"):
         assert "must not be in use; got a demo that another process runs" in fails("demo", "--out", tmp_path)
     assert (tmp_path / "run").is_dir()
 

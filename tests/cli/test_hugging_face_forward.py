@@ -78,6 +78,17 @@ class TestLoss:
         assert torch.equal(model(**given, shift_labels=shifted).loss, model(**given).loss)
         assert torch.equal(model(**given, logits_to_keep=1).loss, model(**given).loss)
 
+    def test_of_a_model_whose_embedding_has_the_padding_s_row(self, exported):
+        model, tokenizer, _ = loaded_to_change(exported, "run")
+        given = _batch(tokenizer, "right")
+        ids = given["input_ids"][:2, :2]
+        before = model(ids, labels=ids).loss
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        with torch.no_grad():
+            model.model.decoder.weight[-1], model.model.decoder.bias[-1] = 0, -1e3
+        found = model(ids, labels=ids)
+        torch.testing.assert_close(found.loss, before, rtol=0, atol=1e-5)
+
     @pytest.mark.parametrize("name", ["run", "char"])
     def test_smoothed_labels(self, exported, name):
         model, tokenizer, run = loaded(exported, name)
@@ -154,6 +165,7 @@ class TestStates:
         assert state.get_seq_length() == 3 and first.to_tuple()[1] is state
         for name in ("cache", "past_key_values", "cache_params"):
             assert getattr(first, name) is first[name] is first.get(name) is state and name in first
+            setattr(first, name, state)
             found = model(ids[:, 3:], **{name: state})
             torch.testing.assert_close(found.logits, model(ids).logits[:, 3:], rtol=0, atol=1e-6)
             assert found.cache.get_seq_length() == ids.shape[1]

@@ -50,8 +50,9 @@ TRAINING = TrainingConfig(epochs=6, batch_size=32, sequence_length=40, learning_
 PAGE = "page"
 """Folder of the page that computes in the browser."""
 UNFINISHED = "unfinished"
-LOCK = ".lock"
-"""A file that is there until the demo has ended, and locked."""
+"""A file that is there until the demo has ended."""
+LOCK = ".gatedrnn-demo.lock"
+"""A file that is locked meanwhile."""
 OWN_FILES = {"run", "results.json", "sentences.json", "report.html", PAGE, UNFINISHED, LOCK}
 
 
