@@ -6,7 +6,7 @@ import pytest
 from gatedrnn.data.batching import PAD_TARGET, SentenceBatches, Window
 from gatedrnn.data.labelled import PairBatch
 from gatedrnn.data.parallel import TranslationBatch
-from gatedrnn.data.sentences import SentenceBatch, sentence_batches
+from gatedrnn.data.sentences import SentenceBatch, of_length, sentence_batches
 
 EOS = 1
 
@@ -22,7 +22,8 @@ def test_sentences_are_drawn_as_they_always_were(size):
     order = np.lexsort((random.random(len(lengths)), lengths))
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     batches = [batches[k] for k in random.permutation(len(batches))]
-    windows, whole = SentenceBatches(tokens, size, EOS, 3, 2), sentence_batches(tokens, size, EOS, 3, 2)
+    windows = SentenceBatches(tokens, size, EOS, 3, 2)
+    whole = sentence_batches(of_length(tokens, EOS, 1, 9), size, 3, 2)
     assert len(windows) == len(whole) == len(batches)
     for k, chosen in enumerate(batches):
         assert windows[k].lengths_B.tolist() == lengths[chosen].tolist()
