@@ -65,6 +65,9 @@ class GatedRNNOutput(ModelOutput):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(_of_state(name), value)
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(_of_state(key), value)
+
     def __contains__(self, key: object) -> bool:
         return super().__contains__(_of_state(key))
 

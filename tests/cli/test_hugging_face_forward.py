@@ -166,6 +166,8 @@ class TestStates:
         for name in ("cache", "past_key_values", "cache_params"):
             assert getattr(first, name) is first[name] is first.get(name) is state and name in first
             setattr(first, name, state)
+            first[name] = state
+            assert [*first] == ["logits", "cache"]
             found = model(ids[:, 3:], **{name: state})
             torch.testing.assert_close(found.logits, model(ids).logits[:, 3:], rtol=0, atol=1e-6)
             assert found.cache.get_seq_length() == ids.shape[1]
