@@ -181,8 +181,10 @@ def _lock(descriptor: int) -> None:
 
 
 def code_files(folder: Path, below: bool = False) -> list[Path]:
-    """The files that hold the code of a folder of packages, and `below` it: where it has no sources, as in a zip or in a frozen
-    program, compiled files, or the archive or program that has them.
+    """The files that hold the code of a package's folder, sorted: its sources; without any, its compiled files; without any, the
+    archive or the program that has them, as a zip or a frozen program.
+
+    Args: below: take those of its subfolders too.
     """
     for ending in ("py", "pyc"):
         found = folder.rglob(f"*.{ending}") if below else folder.glob(f"*.{ending}")

@@ -16,9 +16,9 @@ class Ragged:
     """Token ids of N sentences.
 
     Args:
-        tokens: of them all, a memory map will do: only a batch's own tokens are read.
-        lengths_N: of each sentence.
-        starts_N: where each begins; None where one follows the other.
+        tokens: ids of them all, one after the other, whole numbers; a memory map will do, of which a batch's own tokens are read.
+        lengths_N: of each sentence, int64 [N].
+        starts_N: where each begins in `tokens`, int64 [N]; None where one follows the other.
     """
 
     def __init__(self, tokens: np.ndarray, lengths_N: np.ndarray, starts_N: np.ndarray | None = None) -> None:

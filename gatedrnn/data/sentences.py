@@ -81,7 +81,10 @@ class SentenceBatch:
 
 
 def sentence_batches(sentences: Ragged, batch_size: int, seed: int, epoch: int) -> ChosenBatches[SentenceBatch]:
-    """The batches of one epoch, by number: they depend on seed and epoch alone."""
+    """The batches of one epoch, by number: they depend on seed and epoch alone.
+
+    Args: sentences: without their ends; the other arguments: as for `SentenceBatches`.
+    """
     chosen = by_length(sentences.lengths_N[:, None], batch_size, np.random.default_rng([seed, epoch]))
     return ChosenBatches(lambda chosen_B: SentenceBatch(*sentences.batch(chosen_B)), chosen)
 
