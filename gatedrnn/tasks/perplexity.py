@@ -61,8 +61,8 @@ def evaluate(
         dynamic: learn from each of its segments once it is scored.
 
     Raises: DataError: no token. CheckpointError: the perplexity is not finite. ArgumentError: a size is not positive,
-        `reset` comes with `cache`, `dynamic` or a temperature, or the temperature is so low, or the rate of `dynamic` so high, that
-            the perplexity is no number.
+        `reset` comes with `cache`, `dynamic` or a temperature, or the temperature is so low, or the rate of `dynamic` so
+        high, that the perplexity is no number.
     """
     positive_number("evaluate.temperature", temperature)
     if reset and (cache or dynamic):
