@@ -1,11 +1,14 @@
-"""The tests that depend on the CPU's instructions, under every lower set that this machine can pretend to have, and on one core.
+"""The tests that depend on the CPU's instructions, under every other set that this machine can pretend to have, and on one core.
 
-`make test` has run them as the machine is. Run it as `python tests/instructions.py [set…]`.
+`make test` has run them as the machine is. Matrix registers (AMX) are emulated where a CPU with AVX-512 lacks them and a C
+compiler is there. Run it as `python tests/instructions.py [set…]`.
 """
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -37,7 +40,21 @@ THREADS = [
 ]
 
 
-def sets() -> dict[str, tuple[dict[str, str], list[str]]]:
+EMULATED = Path(__file__).parent / "emulated"
+
+
+def registers(folder: str) -> dict[str, str] | None:
+    """What is set to emulate matrix registers, by a library made in the folder; None where they are, or cannot be."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux" or "amx" in targets() or "avx512" not in targets():
+        return None
+    library = Path(folder, "registers.so")
+    options = ["-O2", "-mavx512f", "-mfma", "-shared", "-fPIC", "-ftls-model=initial-exec"]
+    subprocess.run([compiler, *options, EMULATED / "registers.c", "-o", library, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library), "PYTHONPATH": str(EMULATED)}
+
+
+def sets(emulated: dict[str, str] | None) -> dict[str, tuple[dict[str, str], list[str]]]:
     """What is set for each, and what pytest runs, by name."""
     (_, best), *lower = targets().items()
     found, lanes = {}, best.lanes
@@ -45,6 +62,9 @@ def sets() -> dict[str, tuple[dict[str, str], list[str]]]:
         alike, lanes = target.lanes == lanes, target.lanes  # but for products of bfloat16
         chosen = [f"tests/parity/{file}" for file in BF16] if alike else []
         found[name] = {"GATEDRNN_CPU": name, **LIBRARIES[name]}, ["-m", "instructions", *chosen]
+    if emulated:
+        files = [*BF16, "test_cpu_products.py"]
+        found["amx"] = emulated, ["-m", "not alike", *(f"tests/parity/{file}" for file in files)]
     found["one core"] = {"OMP_NUM_THREADS": "1"}, [f"tests/{file}" for file in THREADS]
     return found
 
@@ -68,8 +88,9 @@ def passes(name: str, switches: dict[str, str], chosen: list[str]) -> bool:
 
 def main() -> int:
     wanted = sys.argv[1:]
-    found = {name: how for name, how in sets().items() if not wanted or name in wanted}
-    failed = [name for name, how in found.items() if not passes(name, *how)]
+    with tempfile.TemporaryDirectory() as folder:
+        found = {name: how for name, how in sets(registers(folder)).items() if not wanted or name in wanted}
+        failed = [name for name, how in found.items() if not passes(name, *how)]
     print(f"\n{len(found) - len(failed)} of {len(found)} sets passed" + "".join(f"; {name} failed" for name in failed))
     return 1 if failed or not found else 0
 
