@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from nltk.tree import Tree
-
 from gatedrnn.core.checks import one_of
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.files import write_text
 from gatedrnn.core.seeds import stream
+from gatedrnn.trees.tree import Tree
 
 MAX_WORDS = 24
 

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from nltk.tree import Tree
-
 from gatedrnn.core.errors import DataError
 from gatedrnn.data.text import read_lines
+from gatedrnn.trees.tree import Tree
 
 _CONLLU = re.compile(r"\d+(-\d+)?\t")
 _ROOT = re.compile(r"\s*\(\s*(ROOT\b|TOP\b|\()")

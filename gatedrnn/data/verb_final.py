@@ -6,10 +6,9 @@ noun, subjects are marked by `ga`, objects by `o`, clauses that a verb takes by 
 
 from pathlib import Path
 
-from nltk.tree import Tree
-
 from gatedrnn.core.files import write_text
 from gatedrnn.data.grammar import LEXICON, new_trees
+from gatedrnn.trees.tree import Tree
 
 SOURCE, TARGET = "vf", "en"
 """Codes of the two languages, the endings of their files."""

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nltk.tree import Tree
-
 from gatedrnn.core.checks import one_of
 from gatedrnn.trees.spans import Span, unescaped
+from gatedrnn.trees.tree import Tree
 
 _WORD_TAGS = (
     "CC CD DT EX FW IN JJ JJR JJS LS MD NN NNS NNP NNPS PDT POS PRP PRP$ RB RBR RBS RP SYM TO UH "

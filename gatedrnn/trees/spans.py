@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nltk.tree import Tree
-
 from gatedrnn.core.errors import ArgumentError
+from gatedrnn.trees.tree import Tree
 
 Span = tuple[int, int]
 

@@ -90,3 +90,29 @@ assert output.shape == (2, 1, 4)
 def test_the_package_is_imported_where_there_are_no_forks():
     done = subprocess.run([sys.executable, "-c", WITHOUT_FORKS], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+WITHOUT_A_HOME = """
+import os, pwd, sys
+
+def nobody(uid):
+    raise KeyError(uid)
+
+pwd.getpwuid = nobody
+import gatedrnn.cli.main
+from gatedrnn import *
+from gatedrnn.trees.tree import Tree
+
+assert "HOME" not in os.environ and Tree.fromstring("(S a b)").leaves() == ["a", "b"]
+sys.argv = ["gatedrnn", "--version"]
+sys.exit(gatedrnn.cli.main.main())
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="users without a home")
+def test_commands_run_for_a_user_without_a_home():
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "NLTK_DATA")}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_HOME], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0 and done.stdout.startswith("gatedrnn "), done.stderr
