@@ -73,6 +73,7 @@ static __m512 second(__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_si51
 /* sums += left · right, of pairs of bfloat16: the first ones and the second ones are summed apart */
 static void products(int sums, int left, int right) {
     check(sums), check(left), check(right);
+    if (sums == left || sums == right || left == right) refuse("a product of a register with itself");
     int depth = layout.bytes[left] / 4;
     if (layout.rows[left] != layout.rows[sums] || layout.bytes[right] != layout.bytes[sums] || layout.rows[right] != depth)
         refuse("a product of registers whose sizes do not fit");
