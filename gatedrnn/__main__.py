@@ -2,7 +2,7 @@
 
 import sys
 
-from gatedrnn.cli.main import main
+from gatedrnn_command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,6 +11,7 @@ from gatedrnn.cells import CELLS
 from gatedrnn.cells.spec import Cell
 from gatedrnn.core.errors import DataError, GatedRNNError
 
+_PARTS = "step", "make_spec"
 _RUN: dict[Path, str] = {}
 """A hash of each file's text as it was run."""
 
@@ -62,12 +63,32 @@ def import_cells(path: Path) -> None:
 
 
 def error_in_own_file(error: Exception) -> DataError | None:
-    """An error that came through a file that was imported, in one line which names its line; None for others."""
-    for path in _RUN:
+    """An error that came through a file that was imported, in one line which names its line, and the cell if it was its.
+
+    None for others, and for one of this package's that no step made: a `make_spec` raises those about its options.
+    """
+    ours, cell, part = isinstance(error, GatedRNNError), *_cell_of(error)
+    for path in () if ours and part != "step" else _RUN:
         if line := _line(error, path):
-            got = f"{type(error).__name__}{line}: {' '.join(str(error).split())}"
-            return DataError(f"--import {path}", "must run without an error", got, "Fix the file")
+            said = " ".join(str(error).split()).removesuffix(".")
+            got = f"{'an error' if ours else type(error).__name__}{line} of {path.name}: {said}"
+            owner, what = (f"cell {cell}", f"its {part} ") if cell else (f"--import {path}", "")
+            return DataError(owner, f"{what}must run without an error", got, "Fix the file")
     return None
+
+
+def _cell_of(error: Exception) -> tuple[str, str]:
+    """The cell whose function an error came through, and which one: its step, or its make_spec as it was called."""
+    owners = {
+        getattr(getattr(cell, part), "__code__", None): (cell, part) for _, cell in CELLS.items() for part in _PARTS
+    }
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code in owners:
+            cell, part = owners[frame.f_code]
+            names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+            given = ", ".join(f"{name}={frame.f_locals[name]!r}" for name in names if name in frame.f_locals)
+            return cell.name, part if part == "step" else f"{part}({given})"
+    return "", ""
 
 
 def imported_files() -> list[Path]:

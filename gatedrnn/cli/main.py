@@ -188,7 +188,9 @@ def report_errors(run: Callable[[], int]) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except GatedRNNError as error:
-        _say(str(error))
+        from gatedrnn.cells.own import error_in_own_file
+
+        _say(str(error_in_own_file(error) or error))
     except KeyboardInterrupt as stop:
         _say(": ".join(["interrupted", *map(str, stop.args)]))
         return INTERRUPTED

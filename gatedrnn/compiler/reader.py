@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from gatedrnn.compiler.elementwise import ElementRules
-from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.compiler.errors import UnsupportedError, shape_told
 from gatedrnn.compiler.graph import BINARY, UNARY, Graph, Matrix, Node, Wide, is_number, leaves_of
 from gatedrnn.compiler.products import Products
 
@@ -93,8 +93,9 @@ class Reader(ElementRules):
                 raise UnsupportedError(f"the operation {name} across rows of the batch{self._line(name)}")
             return
         if value.size != _elements(tensor.shape):
-            given = list(tensor.shape[1:])
-            raise UnsupportedError(f"the operation {name} that gives {given} a row{self._line(name)}")
+            raise UnsupportedError(
+                f"the operation {name} that gives {shape_told(tensor.shape, self._rows)}{self._line(name)}"
+            )
 
     def _of_a_row(self, number: Any, shape: torch.Size) -> bool:
         """Whether a number that is computed of a row's values has the shape of one number a row."""
@@ -120,8 +121,7 @@ class Reader(ElementRules):
         given: Any = node.args[0][0] if isinstance(node.args[0], list | tuple) else node.args[0]
         shape = given.meta["val"].shape
         if dim % len(shape) != len(shape) - 1:
-            named = ", ".join("B" if size == self._rows else str(size) for size in shape)
-            raise UnsupportedError(f"an operation along dimension {dim} of [{named}]")
+            raise UnsupportedError(f"an operation along dimension {dim} of {shape_told(shape, self._rows)}")
         if len(shape) > most:
             raise UnsupportedError("an operation over chunks other than a sum or a mean")
 

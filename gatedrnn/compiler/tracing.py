@@ -21,7 +21,7 @@ from torch.fx.node import map_arg
 
 from gatedrnn.cells.spec import Params, Spec, Step, Trace
 from gatedrnn.compiler.asked import Asked, AskedExtra, AskedParameters
-from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.compiler.errors import UnsupportedError, shape_told
 from gatedrnn.compiler.rounding import mark_rounded
 from gatedrnn.core.torch_internals import (
     DispatchMode,
@@ -370,10 +370,9 @@ def _check_shapes(spec: Spec, new: Any, shown: Any, batch: int) -> None:
             if name in known
         }
     for what, (value, size) in wanted.items():
-        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        if got != [batch, size]:
-            rule = got if isinstance(got, str) else str(got).replace(str(batch), "B", 1)
-            raise UnsupportedError(f"{what} of {rule}, not [B, {size}]")
+        got = shape_told(value.shape, batch) if isinstance(value, Tensor) else type(value).__name__
+        if got != f"[B, {size}]":
+            raise UnsupportedError(f"{what} of {got}, not [B, {size}]")
 
 
 def _check_shown(spec: Spec, shown: Trace, given: dict[str, Tensor]) -> None:

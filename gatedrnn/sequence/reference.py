@@ -108,6 +108,8 @@ def one_step(
     new = tuple(new) if isinstance(new, Iterable) and not isinstance(new, Tensor) else new
     if eager:  # elsewhere, sizes are not numbers
         _check_states(request, new, x_gates.shape[0])
+        if request.return_gates:
+            _check_trace(request, trace, x_gates.shape[0])
     if params.weight_hr is not None:
         new = F.linear(new[0], params.weight_hr), *new[1:]
     new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
@@ -145,6 +147,14 @@ def _check_states(request: Request, new: Any, batch: int) -> None:
     else:
         got = f"{len(new)} states" if isinstance(new, (tuple, list)) else f"a {type(new).__name__}"
     raise _wrong_step(request, got)
+
+
+def _check_trace(request: Request, trace: Trace, batch: int) -> None:
+    """Raises ArgumentError: what the step shows is not one row of the batch each. Steps would be stacked without a word."""
+    for name, gate in trace.items():
+        if request.wants(name) and (not isinstance(gate, Tensor) or gate.shape[:1] != (batch,)):
+            kind = f"of {list(gate.shape)}" if isinstance(gate, Tensor) else f"that is a {type(gate).__name__}"
+            raise _wrong_step(request, f"a trace with {name} {kind}, not [{batch}, …]")
 
 
 def _wrong_step(request: Request, got: str) -> ArgumentError:

@@ -77,3 +77,35 @@ def test_training_on_after_compression_goes_on_where_it_was_interrupted(tmp_path
     assert [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [*range(1, 11)]
     found, expected = (load_run(folder).model.expand().state_dict() for folder in (out, whole))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+PRESSED = """
+import atexit, os, signal, sys
+
+def press(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Importing:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            press()
+
+when, sys.argv = sys.argv[1], ["gatedrnn", "--version"]
+if when == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+if when != "at its end":
+    sys.meta_path.insert(0, Importing())
+if when != "importing":
+    atexit.register(press)
+
+from gatedrnn_command import main
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("when", "told"), [("importing", ""), ("at its end", "gatedrnn "), ("ignored", "gatedrnn ")])
+def test_ctrl_c_before_and_after_a_command_prints_nothing(when, told):
+    found = subprocess.run([sys.executable, "-c", PRESSED, when], capture_output=True, text=True, timeout=240)
+    assert found.returncode == (0 if when == "ignored" else -signal.SIGINT), found
+    assert found.stdout.startswith(told) and bool(found.stdout) == bool(told) and found.stderr == ""

@@ -151,7 +151,22 @@ def test_a_file_without_a_cell_is_named(leaky, tmp_path, text, words):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("return (torch.tanh(c), c)", "return (torch.tanh(c), nothing)", "NameError in line 22: name 'nothing'"),
+        (
+            "return (torch.tanh(c), c)",
+            "return (torch.tanh(c), nothing)",
+            "cell leaky: its step must run without an error; got NameError in line 22 of leaky.py: name 'nothing'",
+        ),
+        (
+            "return (torch.tanh(c), c), {",
+            "return (torch.tanh(c), c[:, :-1]), {",
+            "of the new h, c, each [B, H], and a trace, gates by name; got c of [",
+        ),
+        (
+            'spec.squash("leak_gate"',
+            'spec.squash("leaky_gate"',
+            "cell leaky: its step must run without an error; got an error in line 18 of leaky.py: Spec.gate: unknown gate; got 'leaky_gate'. Known: leak_gate, cell_candidate. Fix the file.",
+        ),
+        ("-> Spec:", "-> Spec:\n    1 / 0", "cell leaky: its make_spec(hidden_size="),
         (
             "return (torch.tanh(c), c), {",
             "return (torch.tanh(c),) #",

@@ -122,6 +122,16 @@ def one_a_row(spec, params, x_gates, h_gates, state):
     return (n.mean(-1, keepdim=True),), {"n": n}
 
 
+def two_a_row(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (torch.cat([n, n]),), {"n": n}
+
+
+def pairs(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return ((n[:, :, None] * n[:, None, :]).sum(-1),), {"n": n}
+
+
 @pytest.mark.parametrize(
     "step, spec, words, place",
     [
@@ -133,6 +143,8 @@ def one_a_row(spec, params, x_gates, h_gates, state):
         (reads_a_mode, None, "is_grad_enabled, which may change", "is_grad_enabled"),
         (imports, None, "import of pytest", "import pytest"),
         (one_a_row, None, "not [B, 6]", "def one_a_row"),
+        (two_a_row, None, "of [2B, 6], not [B, 6]", "def two_a_row"),
+        (pairs, None, "that gives [B, 6, 6]", "n[:, :, None]"),
     ],
 )
 def test_a_refusal_names_the_cell_and_the_line(step, spec, words, place):
@@ -192,6 +204,21 @@ def test_the_reference_refuses_states_of_another_form(step, words, steps):
     assert "mine" in str(caught.value) and line_of(step, "def ") in str(caught.value)
     with pytest.raises(ArgumentError, match=re.sub("1, ", "4, ", words)):
         layer(torch.randn(steps, B, D))
+
+
+def shows_no_row(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n,), {"n": n, "sum": n.sum(0)}
+
+
+def test_the_reference_refuses_a_trace_that_is_no_row_each():
+    layer = Recurrent(own(shows_no_row), D, H)
+    layer(torch.randn(T, B, D))
+    layer(torch.randn(T, B, D), return_gates=["n"])
+    with pytest.raises(
+        ArgumentError, match=rf"cell mine: .*a trace with sum of \[6\], not \[{B}, …\] \(test_refused_steps.py:"
+    ):
+        layer(torch.randn(T, B, D), return_gates=True)
 
 
 def decays(spec, params, x_gates, h_gates, state):

@@ -22,6 +22,8 @@ from gatedrnn.layers import Recurrent, RecurrentBase
 from gatedrnn.sequence import BACKENDS, backend_for, draw_noise, reference, scale
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 
+_COMPILED = "compiled from the step and its derivative"
+
 
 @dataclass(frozen=True)
 class Options(arguments.Options):
@@ -57,9 +59,12 @@ def hops(name: str) -> dict[str, Any]:
     """
     cell, layer = CELLS[name], _layer(name)
     H = layer.hidden_size
-    request = layer.request(0, torch.zeros(1, 1, H), tuple(torch.zeros(1, H) for _ in layer.spec.states))
-    if "cannot be traced" in _kernels(name, layer):
-        reference.run(request)  # which fails for a step that fails everywhere
+    request, several = (
+        layer.request(0, torch.zeros(1, B, H), (torch.zeros(B, H),) * len(layer.spec.states)) for B in (1, 2)
+    )
+    kernels = _kernels(name, layer)
+    if not kernels.startswith(_COMPILED):
+        reference.run(several)  # which fails for a step that fails everywhere
     supported = {key: backend.supports(request) or "yes" for key, backend in BACKENDS.items()}
     chosen = next(key for key, backend in BACKENDS.items() if backend is backend_for(request))
     rows = ", ".join(f"{gate.name} {_width(gate.rows, H)} {gate.squash}" for gate in layer.spec.gates)
@@ -72,7 +77,7 @@ def hops(name: str) -> dict[str, Any]:
         ("temperature", f"{layer.gates}; gates it can perturb: {perturbed}", _where(scale)),
         ("noise", "logistic for sigmoid, Gumbel for cumax; in training only", _where(draw_noise)),
         ("loop over time", "W x for all steps at once, U h' step by step", _where(reference.run)),
-        ("kernels", _kernels(name, layer), _where(compile_cell)),
+        ("kernels", kernels, _where(compile_cell)),
         ("squashing", ", ".join(sorted({gate.squash for gate in layer.spec.gates})), _where(gates.sigmoid)),
         ("step", " ".join(step[0].split()), _where(cell.step)),
         ("source", " ".join(step[1].split("Args:")[0].split()) if len(step) > 1 else "", _where(cell.step)),
@@ -108,8 +113,7 @@ def kernel(name: str) -> str:
 
 def _kernels(name: str, layer: Recurrent) -> str:
     found = kept(layer.cell.step, layer.spec)
-    told = f"compiled from the step and its derivative; explain {name} --kernel prints it"
-    return found if isinstance(found, str) else told
+    return found if isinstance(found, str) else f"{_COMPILED}; explain {name} --kernel prints it"
 
 
 def _layer(name: str) -> Recurrent:
