@@ -20,6 +20,9 @@ TREE_GATES = ("master_forget", "master_input", "both")
 OLD_KEYS = ("chunk_size", "split_points", "peephole", "reset_after", "nonlinearity")
 """Options that were keys of the section `model`, where they are still read."""
 
+DECIDED_BY_DATA = {f"model.{key}" for key in ("vocabulary_size", "classes", "target_size", "shared_embedding")}
+"""Keys that a training sets, whatever is given."""
+
 
 @dataclass(frozen=True)
 class CellSection:
@@ -108,8 +111,10 @@ class LanguageModelConfig(CellSection):
         embedding_size: width of a word's embedding.
         hidden_sizes: hidden units of each layer, first to last.
         tied: the decoder shares the embedding's weights; the last hidden size must be the embedding size.
-        skip_connections: the decoder reads the sum of all layers' outputs instead of the last one's; all must have one size.
-        forget_bias: the initial bias of each forget gate; null for the layers' own initialisation.
+        skip_connections: the decoder reads the sum of all layers' outputs instead of the last one's; all must have one size
+            (Melis, Dyer & Blunsom 2018).
+        forget_bias: the initial bias of each forget gate (Jozefowicz, Zaremba & Sutskever 2015); null for the layers' own
+            initialisation.
         master_bias: β, added to the initial biases of master gates: from 0 to β over the split points of the master input gate,
             from 0 to −β over those of the master forget gate, so that a new model keeps and writes most units; null for the
             layers' own initialisation.

@@ -1,6 +1,7 @@
 """Curves of many short trainings."""
 
 from collections.abc import Sequence
+from itertools import cycle, product
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -13,19 +14,22 @@ Line = tuple[str, int, bool, Sequence[tuple[float, float]]]
 
 
 def curves(lines: Sequence[Line], named: str, lower: bool) -> Figure:
-    """A line a training over minutes, a colour a trial; those of the last round are thick, and stand in the legend.
+    """A line a training over minutes, a look a trial; those of the last round are thick, and stand in the legend.
 
     Args: named: the vertical axis; lower: whether less is better, which is drawn on a logarithmic axis.
     """
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.add_subplot()
     drawn: list[tuple[str, Any]] = []
+    numbers = list(dict.fromkeys(number for _, number, *_ in sorted(lines, key=lambda line: not line[2])))
+    looks = dict(zip(numbers, cycle(product(("-", "--", ":", "-."), COLORS)), strict=False))
     for label, number, last, points in lines:
         if not points:
             continue
         minutes, scores = zip(*points, strict=True)
+        style, color = looks[number]
         (line,) = axes.plot(
-            minutes, scores, color=COLORS[number % len(COLORS)], linewidth=2.0 if last else 0.8, alpha=1.0 if last else 0.6,
+            minutes, scores, color=color, linestyle=style, linewidth=2.0 if last else 0.8, alpha=1.0 if last else 0.6,
             marker="o", markersize=4 if last else 2,
         )  # fmt: skip
         drawn += [(label, line)] if last else []

@@ -34,31 +34,37 @@ class TrainingConfig:
         unit: stream (the state is carried from window to window) or sentence (batched by length, each from a fresh state).
         batch_size: stretches of the text, or sentences, read side by side, over all processes.
         sequence_length: steps of truncated back-propagation, with unit: stream.
-        partial_shuffle: rotate each stretch of the stream by a random number of tokens in every epoch.
-        reset_probability: the probability that a stretch starts a window from the zero state instead of the carried one.
+        partial_shuffle: rotate each stretch of the stream by a random number of tokens in every epoch (Press 2019).
+        reset_probability: the probability that a stretch starts a window from the zero state instead of the carried one
+            (Melis, Dyer & Blunsom 2018).
         random_lengths: draw each window's length around sequence_length; the learning rate changes in proportion.
         optimizer: adam, adamw or sgd.
-        betas: for adam and adamw: decay rates of the running means of gradients and of squared gradients.
+        betas: for adam and adamw: decay rates of the running means of gradients and of squared gradients; 0 and 0.999 of adam
+            are RMSprop as Melis, Dyer & Blunsom (2018) have it.
         learning_rate: learning rate after warm-up.
         warmup_steps: steps over which the learning rate rises from 0; not for one_cycle.
-        schedule: plateau, cosine (to 0), one_cycle (up, constant, down) or constant; cosine and one_cycle run over all epochs, or
-            over the minutes if these end first.
-        peak_beta: for one_cycle: the first of `betas` at the highest learning rate; it changes together with the learning rate.
+        schedule: plateau, cosine (to 0), one_cycle (up, constant, down; after Smith 2018) or constant; cosine and one_cycle
+            run over all epochs, or over the minutes if these end first.
+        peak_beta: for one_cycle: the first of `betas` at the highest learning rate; it changes together with the learning rate
+            (Smith 2018).
         plateau_factor: for plateau: factor of the learning rate after an epoch that does not improve enough.
         plateau_threshold: for plateau: share of the validation loss by which an epoch must improve on the best one.
         final_temperature: the gates' τ changes to this value, geometrically over all epochs or the minutes; null to keep τ.
         final_noise_probability: the gates' p changes to this value, linearly; null to keep p.
-        weight_decay: factor of the L2 penalty; decoupled for adamw.
+        weight_decay: λ: λw is added to the gradient of each weight w after clipping, as of the penalty λ/2 · ‖w‖²; for adamw,
+            each step takes learning_rate · λw off instead (Loshchilov & Hutter 2019).
         gradient_clip: largest gradient norm, 0 for no clipping.
-        activation_penalty: α of AR: factor of the penalty on the squared output of the last layer, after dropout.
-        temporal_penalty: β of TAR: factor of the penalty on the squared change of the last layer's output.
+        activation_penalty: α of AR: factor of the penalty on the squared output of the last layer (of
+            all, summed, with skip_connections), after dropout (Merity, McCann & Socher 2017).
+        temporal_penalty: β of TAR: factor of the penalty on the squared change of the same, before
+            dropout.
         adversarial_softmax: α of AdvSoft: in the training loss, each target's output embedding w is moved against the decoder's
-            input by α times the length of w; 0 to switch it off.
+            input by α times the length of w (Wang, Gong & Liu 2019); 0 to switch it off.
         average_interval: averaging of weights starts after the first epoch that is worse than the best one before the last so
-            many (NT-ASGD, with sgd); null for never.
+            many (NT-ASGD of Merity, Keskar & Socher 2018, with sgd); null for never.
         average_epoch: averaging of weights starts at the end of this epoch at the latest; null for never.
         average_decay: averages are exponential: after each step the average keeps this share of itself. Without average_interval
-            and average_epoch it starts with the first step; null for the mean over all steps.
+            and average_epoch it starts with the first step; null for the mean over all steps (Polyak & Juditsky 1992).
         evaluation_batch_size: stretches of the text read side by side in validation.
         checkpoint_minutes: minutes between checkpoints; one is also written after each epoch.
         tensorboard: whether to log to RUN/tensorboard too.

@@ -164,7 +164,7 @@ def test_a_file_without_a_cell_is_named(leaky, tmp_path, text, words):
         (
             'spec.squash("leak_gate"',
             'spec.squash("leaky_gate"',
-            "cell leaky: its step must run without an error; got an error in line 18 of leaky.py: Spec.gate: unknown gate; got 'leaky_gate'. Known: leak_gate, cell_candidate. Fix the file.",
+            "its step must run without an error; got an error in line 18 of leaky.py: Spec.gate: unknown gate; got 'leaky_gate'.",
         ),
         ("-> Spec:", "-> Spec:\n    1 / 0", "cell leaky: its make_spec(hidden_size="),
         (

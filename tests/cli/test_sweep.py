@@ -50,7 +50,9 @@ class TestPlan:
     @pytest.mark.parametrize(
         "over",
         [[], ["seed=1,2"], ["training.seed"], ["training.seed=1"], ["training.seed=1,1"], ["training.seed=[1,2"],
-         ["training.seed=1,2", "training.seed=3,4"]],
+         ["training.seed=1,2", "training.seed=3,4"],
+         ["model.options.chunk_size=1,2", "model.options={chunk_size: 1},{chunk_size: 4}"],
+         ["model.gates={temperature: 1},{temperature: 2}", "model.gates.temperature=1,2"]],
     )  # fmt: skip
     def test_what_is_no_list_of_values_is_refused(self, over):
         with pytest.raises(ArgumentError, match="--over: must"):
@@ -103,6 +105,14 @@ def test_options_that_no_layer_can_have_are_refused_before_a_trial_runs(translat
         ("model: [1]", "model.cell=gru,lstm", "must hold keys and values in model; got [1]."),
         ("training: {learning_rate: 0.1}", "training.learning_rate.a=1,2", "in training.learning_rate; got 0.1."),
         ("training:", "training.minutes=1,2", "cannot change training.minutes: each round sets it from --minutes; got"),
+        ("model: {options: 3}", "model.cell=gru,lstm", "model.options: must be a mapping of keys to values; got 3."),
+        ("training:", "model.vocabulary_size=5,50", "cannot change model.vocabulary_size: the data decide it; got"),
+        ("training:", "training.betas=[0.9, 0.999],[0.9, 0.9990]", "must name at least two values, each once"),
+        (
+            "training:",
+            "training.learning_rate=1,2,1.0",
+            "must give each trial settings of its own; got trials 1 and 3 alike.",
+        ),
         ("data: {folder: text}", "data.folder=a,b", "cannot change data.folder: --data sets it; got data.folder."),
     ],
 )
@@ -179,7 +189,7 @@ def test_a_trial_that_is_killed_is_continued_once(config, monkeypatch, capsys):
             waiting[:0] = [again] if again else []
 
     monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", killing)
-    monkeypatch.setattr("gatedrnn.cli.commands.sweep._Sweep.draw", lambda sweep, path: path.touch())
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep._Sweep.draw", lambda sweep, path, lines: path.touch())
     assert main(sweep(config, "training.seed=1,2")) == 0
     assert started == [f"round-1/trial-{n}" for n in (1, 1, 2, 2)]
     results = json.loads((config.parent / "out" / "sweep.json").read_text())["results"]
@@ -210,7 +220,7 @@ def scored(score):
 def test_trials_without_a_score_do_not_go_on(config, monkeypatch, capsys, score, trained):
     run = scored(score)
     monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", lambda jobs, processes, ended: run(config, jobs, ended))
-    monkeypatch.setattr("gatedrnn.cli.commands.sweep._Sweep.draw", lambda sweep, path: path.touch())
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep._Sweep.draw", lambda sweep, path, lines: path.touch())
     code = main(sweep(config, "training.seed=1,2,3,4"))
     results = json.loads((config.parent / "out" / "sweep.json").read_text())["results"]
     every = [f"round-1/trial-{n}" for n in (1, 2, 3, 4)]
@@ -332,6 +342,24 @@ def test_paths_of_a_configuration_are_those_of_the_first_sitting(config, monkeyp
     assert (
         main(given) == 1 and "must hold a sweep with the same settings" in capsys.readouterr().err
     )  # not of this text
+
+
+def test_a_lost_or_damaged_log_of_a_trial_costs_its_curve_alone(config, monkeypatch, capsys):
+    run = scored(lambda number, trial: 5.0 + trial)
+    monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", lambda jobs, processes, ended: run(config, jobs, ended))
+    given = sweep(config, "training.seed=1,2,3")
+    assert main([*given, "--json"]) == 0
+    told, errors = capsys.readouterr()
+    assert errors.count("has no curve in sweep.png") == 5  # logs without "seconds"
+    out = config.parent / "out"
+    (out / "round-1" / "trial-1" / "metrics.jsonl").write_text('{"valid_perplexity": 6.0, "seconds": 60}\n')
+    (out / "round-1" / "trial-2" / "metrics.jsonl").write_text("}\n")
+    (out / "round-1" / "trial-3" / "metrics.jsonl").unlink()
+    (out / "sweep.png").unlink()
+    assert main([*given, "--json"]) == 0
+    again, errors = capsys.readouterr()
+    assert again == told and (out / "sweep.png").stat().st_size > 5_000
+    assert errors.count("has no curve in sweep.png") == 4 and "must be an epoch's record in JSON; got '}'" in errors
 
 
 def test_interrupted_and_resumed_it_finds_the_best(config, capsys):

@@ -287,6 +287,14 @@ def names(legend):
     return [text.get_text() for text in legend.get_texts()]
 
 
+def test_no_two_trials_of_a_sweep_look_alike():
+    lines = [(f"seed={k}", k, k in (1, 9), [(1.0, 5.0 + k), (2.0, 4.0 + k)]) for k in range(1, 21)]
+    (axes,) = trial_curves(lines, "perplexity", lower=True).axes
+    looks = [(line.get_color(), line.get_linestyle()) for line in axes.get_lines()]
+    assert len(set(looks)) == 20 and looks[0][0] != looks[8][0] and names(axes.get_legend()) == ["seed=1", "seed=9"]
+    assert len(trial_curves([(f"{k}", k, True, lines[0][3]) for k in range(40)], "x", lower=True).axes) == 1
+
+
 def test_legends_name_runs_that_begin_with_an_underscore(tmp_path, monkeypatch):
     accuracy = {"majority": 53.0, "by_operators": {"0": {"accuracy": 100.0}}}
     (axes,) = by_operators({"_one": accuracy, "two": accuracy}).axes

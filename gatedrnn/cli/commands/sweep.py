@@ -19,7 +19,7 @@ from gatedrnn.core.errors import ArgumentError, ConfigError, DataError
 from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
 from gatedrnn.data.text import rereadable
 from gatedrnn.layers import Recurrent
-from gatedrnn.models.config import CellSection
+from gatedrnn.models.config import DECIDED_BY_DATA, CellSection
 from gatedrnn.studies.sweep import Round, Trial, best_first, combinations, rounds
 from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
@@ -73,7 +73,8 @@ def run(options: Options) -> Found:
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command resumes the sweep") from None
         best = sweep.ranked(len(plan))[0]
-        write_with(out / "sweep.png", sweep.draw)
+        lines = sweep.lines()
+        write_with(out / "sweep.png", lambda path: sweep.draw(path, lines))
     record = {"measure": f"valid_{measure}", "best": sweep.row(len(plan), best), "trials": sweep.rows(len(plan))}
     return Found(record, measure)
 
@@ -182,17 +183,25 @@ class _Sweep:
         """All of them, each round from the worst to the best."""
         return [self.row(k, n) for k in range(1, last + 1) for n in reversed(best_first(self.scores(k), self.higher))]
 
-    def draw(self, path: Path) -> None:
-        """Every trial's validation measure over its minutes; the last round's lines are thick."""
-        from gatedrnn.plots.sweep import curves
-        from gatedrnn.plots.trees import save
-
+    def lines(self) -> list[Any]:
+        """Every trial with its validation measure over its minutes; one whose log is lost or damaged has no points."""
         last = max(each["round"] for each in self.results.values())
         lines = []
         for name, each in self.results.items():
-            metrics = read_metrics(self.out / name) if each["score"] is not None else []
-            points = [(line["seconds"] / 60, line[f"valid_{self.measure}"]) for line in metrics]
+            points = []
+            try:
+                metrics = read_metrics(self.out / name) if each["score"] is not None else []
+                points = [(line["seconds"] / 60, line[f"valid_{self.measure}"]) for line in metrics]
+            except (DataError, LookupError, OSError, TypeError) as error:
+                print(f"{self.out / name} has no curve in sweep.png: {error}", file=sys.stderr)
             lines.append((self.trials[each["trial"]].label, each["trial"], each["round"] == last, points))
+        return lines
+
+    def draw(self, path: Path, lines: list[Any]) -> None:
+        """Those lines, the last round's thick."""
+        from gatedrnn.plots.sweep import curves
+        from gatedrnn.plots.trees import save
+
         save(curves(lines, f"validation {self.measure}", not self.higher), path, "png")
 
 
@@ -224,7 +233,8 @@ def _settled(values: dict[str, Any], given: dict[str, Any], trial: Trial) -> dic
     if "model.cell" in trial.settings:
         before, said = given.get("model") or {}, {key.removeprefix("model.") for key in trial.settings}
         options = before.get("options") if "options" not in said else None
-        names = {f"{begin}{key}" for key in [*before, *(options or {})] for begin in ("", "options.")}
+        own = options if isinstance(options, dict) else {}
+        names = {f"{begin}{key}" for key in [*before, *own] for begin in ("", "options.")}
         names -= said | {key.partition(".")[0] for key in said}
         values = values | {"model": RunConfig.types(values)["model"].without_unread(values["model"], names)}
     if isinstance(values.get("training"), dict):
@@ -243,7 +253,9 @@ def _check_own_keys(options: Options, trials: list[Trial], begun: bool) -> None:
     Args: begun: whether the sweep was checked before, perhaps by an earlier version.
     """
     keys = {"training.minutes": "each round sets it from --minutes"}
-    keys |= {} if begun else {"training.evaluation_batch_size": "scores of other stretches cannot be compared"}
+    if not begun:
+        keys |= dict.fromkeys(DECIDED_BY_DATA, "the data decide it")
+        keys |= {"training.evaluation_batch_size": "scores of other stretches cannot be compared"}
     keys |= {"data.folder": "--data sets it"} if options.data is not None else {}
     for key in trials[0].settings:
         if key.startswith("data.") and key not in _OF_TRAINING_TEXT:
@@ -277,13 +289,20 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
         data: what --data gives.
         begun: whether the sweep was checked before, perhaps by an earlier version.
     """
-    tasks, texts, files = set(), set(), set()
+    tasks, texts, files, seen = set(), set(), set(), list[RunConfig]()
     for number, text in configs.items():
         path = folder / f"trial-{number}.yaml"
         path.write_text(text, encoding="utf-8")
         config = read_run_config(path)
         task: Any = TASKS[config.task]
         if not begun:
+            if config in seen:
+                rule, got = (
+                    "must give each trial settings of its own",
+                    f"trials {seen.index(config) + 1} and {number} alike",
+                )
+                raise ArgumentError("--over", rule, got, "Leave out a value that changes nothing")
+            seen.append(config)
             check_read(task, config.training)
             if isinstance(config.model, CellSection):
                 _check_layers(config.model)

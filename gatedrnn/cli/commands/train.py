@@ -25,7 +25,7 @@ from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, DataError, GatedRNNError
 from gatedrnn.core.files import parse_yaml, read_yaml, yaml_text
 from gatedrnn.data.text import rereadable
-from gatedrnn.models.config import OLD_KEYS, with_options
+from gatedrnn.models.config import DECIDED_BY_DATA, OLD_KEYS, with_options
 from gatedrnn.models.saving import CONFIG_FILE, WEIGHTS_FILE
 from gatedrnn.tasks import TASKS, LanguageModelling
 from gatedrnn.tasks.task import check_read, settled
@@ -246,9 +246,6 @@ def _free(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
-_DECIDED_BY_DATA = {f"model.{key}" for key in ("vocabulary_size", "classes", "target_size", "shared_embedding")}
-
-
 def _as_keys(arguments: list[str]) -> list[str]:
     """`--data DIR`, and options of a cell as earlier versions had them, written as the configuration keys they set."""
     keys = {"--data": "--data.folder"} | {f"--model.{key}": f"--model.options.{key}" for key in OLD_KEYS}
@@ -305,7 +302,7 @@ def _given(arguments: list[str]) -> tuple[list[str], set[str], dict[str, str], l
         if name == "--task" or name.startswith(("--data.", "--model.", "--training.")):
             keys.add(name[2:])
     cells = {key: cell for key, cell in cells.items() if key not in keys}
-    keys = (keys | (cells.keys() - _DECIDED_BY_DATA)) - {"model.options"}  # whose own keys count
+    keys = (keys | (cells.keys() - DECIDED_BY_DATA)) - {"model.options"}  # whose own keys count
     return _files_first(again), {key for key in keys if "." in key or key == "task"}, cells, list(files.values())
 
 
