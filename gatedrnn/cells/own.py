@@ -78,16 +78,16 @@ def error_in_own_file(error: Exception) -> DataError | None:
 
 
 def _cell_of(error: Exception) -> tuple[str, str]:
-    """The cell whose function an error came through, and which one: its step, or its make_spec as it was called."""
-    owners = {
-        getattr(getattr(cell, part), "__code__", None): (cell, part) for _, cell in CELLS.items() for part in _PARTS
-    }
+    """The cell (or cells, which share it) whose function an error came through; its step, or its make_spec as it was called."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code in owners:
-            cell, part = owners[frame.f_code]
-            names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
-            given = ", ".join(f"{name}={frame.f_locals[name]!r}" for name in names if name in frame.f_locals)
-            return cell.name, part if part == "step" else f"{part}({given})"
+        code = frame.f_code
+        for part in _PARTS:
+            if owners := [
+                name for name, cell in CELLS.items() if getattr(getattr(cell, part), "__code__", None) is code
+            ]:
+                names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+                given = ", ".join(f"{name}={frame.f_locals[name]!r}" for name in names if name in frame.f_locals)
+                return " or ".join(owners), part if part == "step" else f"{part}({given})"
     return "", ""
 
 

@@ -54,10 +54,9 @@ class TrainingConfig:
         weight_decay: λ: λw is added to the gradient of each weight w after clipping, as of the penalty λ/2 · ‖w‖²; for adamw,
             each step takes learning_rate · λw off instead (Loshchilov & Hutter 2019).
         gradient_clip: largest gradient norm, 0 for no clipping.
-        activation_penalty: α of AR: factor of the penalty on the squared output of the last layer (of
-            all, summed, with skip_connections), after dropout (Merity, McCann & Socher 2017).
-        temporal_penalty: β of TAR: factor of the penalty on the squared change of the same, before
-            dropout.
+        activation_penalty: α of AR: factor of the penalty on the squared output of the last layer (with skip_connections, of
+            the sum of all), after dropout (Merity, McCann & Socher 2017).
+        temporal_penalty: β of TAR: factor of the penalty on the squared change of the same, before dropout.
         adversarial_softmax: α of AdvSoft: in the training loss, each target's output embedding w is moved against the decoder's
             input by α times the length of w (Wang, Gong & Liu 2019); 0 to switch it off.
         average_interval: averaging of weights starts after the first epoch that is worse than the best one before the last so
