@@ -267,3 +267,18 @@ def test_sentences_of_conllu_are_kept_for_conllu_alone(work, files, command):
     )
     assert command.run(command.Options(**how)).more is None
     assert command.run(command.Options(**how, conllu=True)).more is not None
+
+
+def test_space_after_is_one_of_the_attributes_of_misc(tmp_path):
+    misc = [
+        "SpaceAfter=No",
+        "Gloss=a|SpaceAfter=No",
+        "SpaceAfter=No|Gloss=a",
+        "SpaceAfter=Now",
+        "Gloss=SpaceAfter=No",
+        "_",
+    ]
+    rows = [f"{k}\tw{k}" + "\t_" * 7 + f"\t{each}\n" for k, each in enumerate(misc, 1)]
+    (tmp_path / "a.conllu").write_text("".join(rows) + "\n")
+    (sentence,) = read_conllu(tmp_path / "a.conllu")
+    assert sentence.spaces == [False, False, False, True, True, True]

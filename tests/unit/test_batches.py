@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gatedrnn.data.batching import PAD_TARGET, SentenceBatches, Window
+from gatedrnn.data.batching import PAD_TARGET, SentenceBatches, Window, window_lengths
 from gatedrnn.data.labelled import PairBatch
 from gatedrnn.data.parallel import TranslationBatch
 from gatedrnn.data.sentences import SentenceBatch, of_length, sentence_batches
@@ -51,3 +51,17 @@ def test_a_batch_of_fewer_sentences_than_processes_is_shared(batch):
     parts = [batch.part(index, 3) for index in range(3)]
     assert sorted(part.count for part in parts) == [0, 0, batch.count]
     assert [part.steps for part in parts] == [batch.steps] * 3
+
+
+def test_windows_of_random_lengths_are_awd_lstm_s_and_others_in_each_epoch():
+    """Normal around 70 (95 %) or 35 (5 %), with deviation 5; at least 5."""
+    each = [np.array(window_lengths(700_000, 2, 70, (seed, epoch))) for seed, epoch in ((1, 1), (1, 2), (2, 1))]
+    again = np.array(window_lengths(700_000, 2, 70, (1, 1)))
+    assert np.array_equal(each[0], again)
+    assert not any(np.array_equal(each[0][:50], other[:50]) for other in each[1:])
+    lengths = np.concatenate(each)
+    short = lengths < 52
+    assert short.mean() == pytest.approx(0.05, abs=0.008)
+    assert lengths[~short].mean() == pytest.approx(69.5, abs=0.3) and lengths[~short].std() == pytest.approx(5, abs=0.3)
+    assert lengths[short].mean() == pytest.approx(34.5, abs=1.2) and all(350_000 <= one.sum() < 350_100 for one in each)
+    assert min(window_lengths(10_000, 1, 5, (1, 1))) == 5

@@ -236,3 +236,20 @@ def test_a_line_of_which_a_given_tokenizer_makes_nothing_is_no_sentence(tmp_path
     (tmp_path / "train.txt").write_text("the\n中文\n!!\ndog\n")
     corpus = Corpus({"train": tmp_path / "train.txt"}, level="subword", tokenizer=str(tmp_path / "tokenizer.json"))
     assert corpus.lines["train"] == 2 == int((corpus["train"] == 1).sum())
+
+
+def test_a_cache_of_a_vocabulary_of_the_same_size_is_not_taken_for_another_s(tmp_path):
+    write(tmp_path, train="a b c d e\n")
+    for words, ids in (("ab", [2, 3, 0, 0, 0, 1]), ("ba", [3, 2, 0, 0, 0, 1]), ("de", [0, 0, 0, 2, 3, 1])):
+        corpus = Corpus(find_splits(tmp_path), Vocabulary([UNK, EOS, *words]))
+        corpus.cache(tmp_path / "tokens")
+        assert corpus["train"].tolist() == ids
+
+
+def test_a_cache_that_is_written_again_leaves_what_is_mapped(tmp_path):
+    write(tmp_path, train="a b c d e\n")
+    first, second = (Corpus(find_splits(tmp_path), Vocabulary([UNK, EOS, word])) for word in "ab")
+    first.cache(tmp_path / "tokens")
+    mapped, before = first["train"], first["train"].tolist()
+    second.cache(tmp_path / "tokens")
+    assert mapped.tolist() == before != second["train"].tolist()

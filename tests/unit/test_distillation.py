@@ -14,11 +14,12 @@ from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import Corpus, find_splits
 from gatedrnn.data.batching import SentenceBatches
 from gatedrnn.models import LanguageModel, LanguageModelConfig
+from gatedrnn.studies.parsing import parse_sentences
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.tasks.config import TrainingConfig
 from gatedrnn.tasks.teacher import TEACHER_FILE, DistilConfig, Teacher
 from gatedrnn.tasks.tree_loss import tree_loss
-from gatedrnn.trees import balanced, distances_to_spans, left, random_spans, right, spans_to_heights
+from gatedrnn.trees import agreement, balanced, distances_to_spans, left, random_spans, right, spans_to_heights
 
 EOS = 1
 MODEL = LanguageModelConfig(
@@ -186,8 +187,6 @@ def test_a_score_tells_loss_and_f1_against_the_teacher(task):
     found = task.score(model, TrainingConfig())
     assert found.loss == pytest.approx(found.shown["loss_nats"] + 2 * found.shown["tree_loss"]) and model.training
     assert 0 <= found.shown["tree_f1"] <= 100
-    from gatedrnn.studies.parsing import parse_sentences
-
     lines = task.corpus.files["valid"].read_text().splitlines()
     own = [parse.spans for parse in parse_sentences(model, task.corpus.vocabulary, [line.split() for line in lines])]
     from gatedrnn.trees import agreement
@@ -228,3 +227,107 @@ def test_a_teacher_of_another_text_and_a_damaged_one_are_refused(task, tmp_path)
 def test_settings_out_of_range_are_named(values, said):
     with pytest.raises(ArgumentError, match=f"{said}.*{next(iter(values.values()))}"):
         DistilConfig(**values)
+
+
+CPU = torch.device("cpu")
+SENTENCES = TrainingConfig(unit="sentence", batch_size=4)
+
+
+def student(task, window=None):
+    torch.manual_seed(3)
+    model = LanguageModel(replace(MODEL, vocabulary_size=len(task.corpus.vocabulary))).eval()
+    for parameter in model.parameters():
+        parameter.data *= 4
+    if window is None:
+        return model
+    given = torch.from_numpy(window.inputs_TB), torch.from_numpy(window.lengths_B)
+    with torch.no_grad():
+        return model(given[0], lengths=given[1], return_gates=("master_forget",))
+
+
+def test_the_loss_reads_the_layer_that_it_is_told(task):
+    window = task.batches(SENTENCES, 1)[1]
+    output, heights = student(task, window), torch.from_numpy(window.heights_TB)
+    for layer in (1, 2):
+        alone = tree_loss(1 - output.gates[layer - 1]["master_forget"].mean(-1), heights, 0.02)
+        found = replace(task.teacher, how=DistilConfig(2.0, layer)).loss(output, window, CPU)
+        assert found.item() == pytest.approx(2 * alone.item(), rel=1e-6)
+
+
+def test_the_mean_of_the_parts_of_a_batch_is_that_of_the_batch(task):
+    parts, differ = 2, 0
+    for window in (task.batches(SENTENCES, 1)[k] for k in range(4)):
+        each = [window.part(k, parts) for k in range(parts)]
+        differ += len({int((part.heights_TB > 1).sum()) for part in each}) > 1
+        losses = [float(task.teacher.loss(student(task, part), part, CPU)) for part in each]
+        assert sum(losses) / parts == pytest.approx(
+            float(task.teacher.loss(student(task, window), window, CPU)), rel=1e-5
+        )
+    assert differ
+
+
+def test_gates_of_half_precision_are_averaged_in_float32(task):
+    window = task.batches(SENTENCES, 1)[1]
+    output = student(task, window)
+    half = output._replace(gates=[{name: gate.bfloat16() for name, gate in layer.items()} for layer in output.gates])
+    wide = output._replace(gates=[{name: gate.float() for name, gate in layer.items()} for layer in half.gates])
+    assert torch.equal(task.teacher.loss(half, window, CPU), task.teacher.loss(wide, window, CPU))
+
+
+def test_the_loss_of_a_batch_of_two_word_sentences_is_zero():
+    distances, heights = batch((2, 2))
+    distances.requires_grad_()
+    loss = tree_loss(distances, heights, 0.02, 0.0)  # as a window counts its constituents
+    assert loss.item() == 0
+    loss.backward()
+    assert not distances.grad.any()
+
+
+def by_sentence(task, model, split):
+    """Of each sentence read by itself: distances and heights of its words."""
+    tokens, heights = task.corpus[split], task.teacher.heights[split]
+    ends = np.flatnonzero(tokens == EOS) + 1
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        ids = torch.tensor([EOS, *tokens[start : end - 1].tolist()])[:, None]
+        with torch.no_grad():
+            gate = model(ids, return_gates=True).gates[1]["master_forget"]
+        yield (1 - gate.mean(-1))[1:, 0].tolist(), heights[start : end - 1].tolist()
+
+
+def test_a_scores_tree_loss_is_the_mean_over_constituents(task):
+    model = student(task)
+    losses = [loss for far, high in by_sentence(task, model, "valid") for loss in by_loop(far, high, 0.02)]
+    found = task.score(model, TrainingConfig()).shown["tree_loss"]
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+def test_sentences_without_a_tree_are_in_no_score(task):
+    model = student(task)
+    lines = [line.split() for line in task.corpus.files["valid"].read_text().splitlines()]
+    heights, known = task.teacher.heights["valid"].copy(), [len(line) <= 5 for line in lines]
+    start = 0
+    for line, kept in zip(lines, known, strict=True):
+        heights[start : start + len(line)] *= kept
+        start += len(line) + 1
+    task.teacher = replace(task.teacher, heights={**task.teacher.heights, "valid": heights})
+    few = [line for line, kept in zip(lines, known, strict=True) if kept]
+    own = [parse.spans for parse in parse_sentences(model, task.corpus.vocabulary, few)]
+    found = task.score(model, TrainingConfig()).shown["tree_f1"]
+    assert 0 < len(few) < len(lines)
+    assert found == pytest.approx(agreement(own, [right(len(line)) for line in few], [*map(len, few)]), abs=1e-4)
+
+
+def test_other_trees_of_the_same_text_have_another_checksum(task):
+    other = {**task.teacher.heights, "train": task.teacher.heights["train"].copy()}
+    other["train"][0] += 1
+    assert replace(task.teacher, heights=other).checksum("train", 5) != task.teacher.checksum("train", 5)
+    assert replace(task.teacher, heights=other).checksum("valid", 5) == task.teacher.checksum("valid", 5)
+
+
+def test_padding_of_several_words_has_no_height():
+    tokens = np.array([4, 5, 6, 7, 4, EOS, 3, EOS], np.int32)
+    heights = np.array([0, 4, 3, 2, 1, 0, 0, 0], np.int16)
+    window = SentenceBatches(tokens, 2, EOS, 1, 1, heights)[0]
+    short = int(window.lengths_B.argmin())
+    assert window.inputs_TB.shape == (6, 2) and window.lengths_B[short] == 2
+    assert not window.heights_TB[:, short].any() and window.heights_TB[:, 1 - short].tolist() == [0, 0, 4, 3, 2, 1]

@@ -502,3 +502,39 @@ def test_sampling_is_without_dropout_and_leaves_the_mode():
     assert model.training
     with pytest.raises(ArgumentError, match=r"generate\.prompt: must have at least one id"):
         next(generate(model, []))
+
+
+@pytest.mark.parametrize("batch_size", [2, 6])
+def test_dynamic_evaluation_of_stretches_learns_from_the_mean_of_what_is_there(batch_size):
+    """As `naive_dynamic`, over stretches of which the last is shorter."""
+    tokens, dynamic = make_text()[1], Dynamic(rate=0.01, decay=0.1, segment=2)
+    tokens = tokens[: (len(tokens) - 1) // batch_size * batch_size + 1]  # the last stretch ends before the others
+    model = make_model("gru")
+    copy = make_copy(model)
+    stretch = -(-len(tokens) // batch_size)
+    targets = torch.full((batch_size * stretch,), -100)
+    targets[: len(tokens)] = torch.as_tensor(tokens).long()
+    inputs = torch.cat([torch.tensor([EOS_ID]), targets[:-1]]).masked_fill_(targets == -100, EOS_ID)
+    inputs_TB, targets_TB = (each.view(batch_size, stretch).t() for each in (inputs, targets))
+    weights = list(copy.parameters())
+    originals, gradients, states, nats = [w.detach().clone() for w in weights], [], None, 0.0
+    for begin in range(0, stretch, dynamic.segment):
+        here = slice(begin, begin + dynamic.segment)
+        output = copy(inputs_TB[here], states)
+        loss = F.cross_entropy(output.logits.flatten(0, 1), targets_TB[here].flatten())
+        nats += float(loss.detach()) * int((targets_TB[here] != -100).sum())
+        gradients.append(torch.autograd.grad(loss, weights))
+        states = [tuple(state.detach() for state in layer) for layer in output.states]
+        with torch.no_grad():
+            for k, (w, original) in enumerate(zip(weights, originals, strict=True)):
+                root = torch.stack([g[k] ** 2 for g in gradients]).mean(0).sqrt()
+                w += dynamic.decay * (original - w) - dynamic.rate * gradients[-1][k] / (root + 2e-3)
+    found = evaluate(model, tokens, VOCABULARY, dynamic=dynamic, batch_size=batch_size)
+    assert found.loss_nats == pytest.approx(nats / len(tokens), rel=1e-9)
+
+
+def test_dynamic_evaluation_leaves_frozen_weights_alone():
+    model, tokens = make_model("gru"), make_text()[1]
+    model.embedding.weight.requires_grad_(False)
+    found = evaluate(model, tokens, VOCABULARY, dynamic=Dynamic(rate=0.01))
+    assert np.isfinite(found.loss_nats) and found != evaluate(model, tokens, VOCABULARY)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_levels import of_level
+from torch.nn import functional as F
 
 from gatedrnn.core.errors import ArgumentError, CheckpointError, DataError
 from gatedrnn.data import DataConfig, Vocabulary, write_corpus
@@ -342,3 +343,34 @@ def test_what_no_type_holds_is_impossible_and_has_no_gradient():
     found = inside(words, rules, root, torch.tensor([T]))
     assert found.item() < -9e29
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(found.sum(), (words, rules, root)))
+
+
+def test_rules_are_those_of_the_published_network():
+    """Kim, Dyer & Rush 2019: f = g(g(W x)) with g(y) = ReLU(V ReLU(U y)) + y; children as left · S + right."""
+    model = made().double()
+    w = model.state_dict()
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].t() + w[f"{name}.bias"]
+
+    def f(x, name):
+        y = linear(x, f"{name}.0")
+        for k in (1, 2):
+            y = F.relu(linear(F.relu(linear(y, f"{name}.{k}.inner.0")), f"{name}.{k}.inner.2")) + y
+        return y
+
+    rules, root, words = model.rules()
+    children = linear(w["symbols"][:3], "pairs").softmax(-1)
+    for left in range(7):
+        for right in range(7):
+            torch.testing.assert_close(rules[:, left, right].exp(), children[:, left * 7 + right])
+    torch.testing.assert_close(root.exp(), linear(f(w["start"], "root"), "root.3")[0].softmax(-1))
+    torch.testing.assert_close(words.exp(), linear(f(w["symbols"][3:], "word"), "words").softmax(-1).t())
+
+
+def test_weights_are_drawn_xavier_uniform():
+    torch.manual_seed(0)
+    for name, weight in Grammar(GrammarConfig(40, 8, 12, 64)).named_parameters():
+        if weight.dim() > 1:
+            bound = math.sqrt(6 / sum(weight.shape))
+            assert 0.9 * bound < weight.abs().max() <= bound, name

@@ -222,3 +222,21 @@ def test_only_files_of_the_named_splits_are_read(tmp_path):
         (tmp_path / name).touch()
     found = {split: [path.name for path in paths] for split, paths in find_pairs(tmp_path).items()}
     assert found == {"train": ["train.tsv"], "valid": ["dev.tsv.gz"], "test": ["test.7.tsv", "test.8.tsv.gz"]}
+
+
+def test_pairs_of_other_labels_have_another_checksum(task):
+    pairs = make_pairs(90, 1)
+    label = next(pair.label for pair in pairs if pair.label != pairs[0].label)
+    other = [replace(pairs[0], label=label), *pairs[1:]]
+    assert Inference({"train": pairs, "valid": pairs}).checksum("train") == task.checksum("train")
+    assert Inference({"train": other, "valid": pairs}).checksum("train") != task.checksum("train")
+
+
+@torch.no_grad()
+def test_gates_are_read_at_every_word_of_both_formulae(task):
+    torch.manual_seed(1)
+    model, pairs = PairClassifier(task.complete(MODEL)).eval(), task.pairs["test"]
+    found = list(Inference.gates(model, task.vocabulary, pairs, 6))
+    words = int(pairs.left.lengths_N.sum() + pairs.right.lengths_N.sum())
+    assert sum(len(layers[0].trace_MN["forget_gate"]) for layers in found) == words
+    assert Inference.rate(model, task.vocabulary, pairs, 7)[1] == words

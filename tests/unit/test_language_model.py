@@ -513,3 +513,15 @@ def test_a_checkpoint_of_a_compressed_model_loads_weights_only(tmp_path):
 def test_trace_of_a_layer_that_does_not_exist(layer):
     with pytest.raises(ArgumentError, match=rf"LanguageModel\.layers: must lie in 1…2; got \[{layer}\]\."):
         make().trace(torch.zeros(2, 1, dtype=torch.long), None, [1, layer])
+
+
+def test_what_advance_gives_is_what_the_decoder_reads_in_training_too():
+    config = LanguageModelConfig(11, cell="lstm", embedding_size=6, hidden_sizes=(8, 6), output_dropout=0.5)
+    model, tokens = LanguageModel(config).train(), torch.randint(0, 11, (7, 3))
+    torch.manual_seed(1)
+    output = model(tokens)
+    torch.manual_seed(1)
+    read, states = model.advance(tokens)
+    assert torch.equal(read, output.dropped) and (read == 0).any()
+    torch.testing.assert_close(model.decoder(read), output.logits)
+    torch.testing.assert_close(states, output.states)

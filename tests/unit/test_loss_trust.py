@@ -383,3 +383,16 @@ def test_gradients_of_a_tied_model_may_be_differentiated_again():
         (second,) = torch.autograd.grad(first.square().sum(), weight)
         found.append((first.detach(), second))
     torch.testing.assert_close(*found)
+
+
+def test_gradients_of_half_weights_do_not_depend_on_the_chunks(monkeypatch):
+    monkeypatch.setattr(loss, "_CHUNK_LOGITS", 1)  # of 32 rows
+    generator = torch.Generator().manual_seed(2)
+    half = [torch.randn(s, generator=generator).bfloat16().requires_grad_() for s in ((4096, 4), (5, 4), (5,))]
+    targets = torch.randint(0, 5, (4096,), generator=generator)
+    exact = [each.detach().double().requires_grad_() for each in half]
+    ours = torch.autograd.grad(chunked_cross_entropy(*half, targets), half[1:])
+    theirs = torch.autograd.grad(F.cross_entropy(F.linear(*exact), targets), exact[1:])
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == torch.bfloat16
+        assert (one - other).abs().max() <= 2**-8 * other.abs().max()  # one rounding, not one a chunk

@@ -5,7 +5,7 @@ import torch
 
 from gatedrnn import G2LSTM, ONLSTM, Gates
 from gatedrnn.cells import CELLS
-from gatedrnn.gates import uniform
+from gatedrnn.gates import logistic_noise, uniform
 from gatedrnn.sequence import draw_noise, draw_seed
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.backends.cpu.runtime.target import targets
@@ -208,3 +208,11 @@ def test_the_seed_is_given_and_comes_from_the_generator():
     layer = G2LSTM(3, 4)
     noise = layer.sample_noise(2, 2, torch.Generator().manual_seed(3))[0]
     assert torch.equal(noise, draw_noise(layer.spec, layer.gates, 2, 2, first))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("place", [2, 1_234_567, 2**23 - 1])
+def test_the_references_noise_is_bounded_however_near_a_number_is_to_the_probability(place, dtype):
+    u = (torch.arange(place - 2, place + 1) + 0.5).to(dtype) * 2.0**-23
+    noise = logistic_noise(u, float(u[-1]) * (1 + 1e-12))
+    assert noise.isfinite().all() and noise.abs().max() < 16.7

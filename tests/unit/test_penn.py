@@ -256,3 +256,29 @@ def test_a_mark_that_opens_waits_for_its_word(vocabulary):
     pieces = Pieces(vocabulary, ["said", ","])
     assert [pieces.add(token) for token in ("``", "I", "''", "he")] == ["", ' "I', '"', " he"]
     assert (pieces.add("``"), pieces.rest(), pieces.rest()) == ("", ' "', "")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("the '90s and '99 .", "the '90s and '99 ."),
+        ("'90 years' he said", "'90 years ' he said"),
+        ("the '1990 plan'", "the ` 1990 plan '"),
+    ],
+)
+def test_years_keep_their_apostrophe(line, words):
+    assert penn_words(line) == words.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("it cost €5, £6 or ¥7.", "it cost € 5 , £ 6 or ¥ 7 ."),
+        ("he left. <eos> she came.", "he left . <eos> she came ."),
+        ("etc. he left <eos> (she came.) <eos> so. did I", "etc. he left <eos> ( she came . ) <eos> so. did I"),
+        ('he said " go ". then', "he said `` go '' . then"),
+        ('he said " go ") then', "he said `` go '' ) then"),
+    ],
+)
+def test_currency_sentences_inside_a_line_and_marks_before_a_closing_one(line, words):
+    assert penn_words(line) == words.split()

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gatedrnn import ArgumentError
 from gatedrnn.cli.main import main
 from gatedrnn.data import EOS, Corpus, Vocabulary, find_splits
 from gatedrnn.data.batching import PAD_TARGET, StreamBatches, window_lengths
+from gatedrnn.gates import Gates
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.models.surprisal import window_losses
 from gatedrnn.tasks import LanguageModelling
@@ -23,7 +25,7 @@ from gatedrnn.tasks.perplexity import TEMPERATURES, best_temperature, evaluate
 from gatedrnn.training.averaging import Average
 from gatedrnn.training.loop import _optimizer
 from gatedrnn.training.run import read_metrics
-from gatedrnn.training.schedule import betas, one_cycle, plateau, rate, starts_averaging
+from gatedrnn.training.schedule import betas, gates_at, one_cycle, plateau, rate, starts_averaging
 
 CYCLE = TrainingConfig(schedule="one_cycle", betas=(0.8, 0.99), peak_beta=0.7)
 
@@ -321,3 +323,44 @@ def test_a_loss_that_explodes_is_told_with_its_bound(corpus, tmp_path):
     rule = r"^training: the loss must be finite and below 100 nats \(epoch 1, step \d+\); got \d"
     with pytest.raises(ArgumentError, match=rule):
         run(corpus, tmp_path / "run", optimizer="sgd", learning_rate=1e4, gradient_clip=0.0)
+
+
+class Surer(torch.nn.Module):
+    """A model that is right two times in three, and much surer of itself once it has a state."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.weight = size, torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, tokens, states=None, targets=None):
+        scale = 1.0 if states is None else 9.0
+        logits = scale * torch.nn.functional.one_hot((tokens + 1) % self.size, self.size).double()
+        return SimpleNamespace(logits=logits, states=[(self.weight[None],)], hidden=logits)
+
+
+def test_the_best_temperature_is_found_with_the_state_carried():
+    vocabulary = Vocabulary(["<unk>", EOS, *"abcdefghi"])
+    draw, tokens = np.random.default_rng(0), [1]
+    while len(tokens) <= 400:
+        tokens.append((tokens[-1] + (1 if draw.random() < 2 / 3 else 4)) % 11)
+    tokens, model = np.array(tokens[1:]), Surer(11)
+    scores = {
+        round(t, 3): evaluate(model, tokens, vocabulary, temperature=t + 1e-9, sequence_length=35).loss_nats
+        for t in TEMPERATURES
+    }
+    assert best_temperature(model, tokens, vocabulary, batch_size=1) == min(scores, key=scores.__getitem__) == 1.25
+
+
+def test_the_budget_of_minutes_moves_every_schedule():
+    cycle = TrainingConfig(schedule="one_cycle", betas=(0.8, 0.99), peak_beta=0.7)
+    assert betas(cycle, 0, 900, spent=0.25)[0] == pytest.approx(0.7)
+    assert betas(cycle, 300, 900, spent=1.1)[0] == pytest.approx(0.8)
+    annealed = TrainingConfig(final_temperature=0.1, final_noise_probability=1.0)
+    found = gates_at(annealed, Gates(temperature=0.9, noise_probability=0.2), 0, 900, spent=0.5)
+    assert (found.temperature, found.noise_probability) == pytest.approx(((0.9 * 0.1) ** 0.5, 0.6))
+
+
+def test_a_rate_in_warm_up_is_in_proportion_to_the_window_and_no_schedule_s():
+    training = TrainingConfig(schedule="cosine", warmup_steps=4, random_lengths=True, sequence_length=10)
+    assert rate(training, 1.0, 1, 24, 35) == pytest.approx(0.5 * 3.5)
+    assert rate(training, 1.0, 1, 24, 10, spent=0.5) == pytest.approx(0.5)

@@ -6,6 +6,7 @@ import os
 import signal
 import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import filelock
 import pytest
@@ -585,3 +586,18 @@ def test_finetuning_reads_all_of_its_first_epoch_where_the_last_one_was_cut_off(
     train(few, LanguageModelling(corpus), tmp_path / "run", last, resume=True)
     assert last.steps == display.steps
     assert metrics(tmp_path / "run")[-1]["train_loss_nats"] < 10
+
+
+def test_a_checkpoint_that_cannot_be_written_whole_leaves_nothing(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, 1, {"a": torch.zeros(2)}, {"step": 1})
+
+    def half(tensors, path, text):
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", half)
+    for step in (1, 2):
+        with pytest.raises(DataError, match="No space left on device"):
+            checkpoint.save(tmp_path, step, {"a": torch.ones(2)}, {"step": step})
+        assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == ["step-000000001.safetensors"]
+        assert checkpoint.load(tmp_path)[1] == {"step": 1}

@@ -311,3 +311,10 @@ def test_what_is_wrong_in_a_suite_is_told_with_what_to_write(change, told, tmp_p
     with pytest.raises(DataError) as caught:
         read_suite(path)
     assert told in str(caught.value)
+
+
+def test_items_without_a_number_are_counted_from_one(tmp_path):
+    items = [{"conditions": [condition("match", "a", "b")]} for _ in range(3)]
+    suite = {"predictions": ["(1;%match%) < (2;%match%)"], "items": items}
+    (tmp_path / "a.json").write_text(json.dumps(suite))
+    assert [item.number for item in read_suite(tmp_path / "a.json").items] == [1, 2, 3]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from test_levels import VOCABULARIES
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from gatedrnn.core.checksums import CHECKSUMS_FILE
 from gatedrnn.core.errors import ArgumentError, DataError
@@ -176,3 +176,35 @@ def test_the_error_names_both_extras(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ArgumentError, match=r"pip install 'gatedrnn\[hf\]' or 'gatedrnn\[mt\]'"):
         Subwords.load("t.json")
+
+
+def test_white_space_at_the_end_of_a_line_is_one_piece_in_bulk_too():
+    lines = ["b", "b\t ", "b\t b", "b\u00a0 ", "b \t \tb", "b  ", " "]
+    subwords = Subwords(byte_level([("ĉ", "Ġ"), ("Ġ", "ĉ"), ("Ġ", "b"), ("Ġ", "Ġ"), ("Â", "ł"), ("Âł", "Ġ")]))
+    ids = {word: k for k, word in enumerate(subwords.words)}
+    assert subwords.encoder(ids)(lines).tolist() == subwords.encode(lines).tolist()
+    assert subwords.tokens("b\t ") == ["b", "ĉĠ"] and subwords.tokens("b\u00a0 ") == ["b", "ÂłĠ"]
+
+
+def test_a_tokenizer_s_special_tokens_are_never_added():
+    plain, made = byte_level(), byte_level(special=["[CLS]"])
+    place = made.token_to_id("[CLS]")
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", place)])
+    assert made.encode("a").tokens == ["[CLS]", "a"]
+    subwords = Subwords(made)
+    assert subwords.tokens("a b") == Subwords(plain).tokens("a b") == ["a", "Ġ", "b"]
+    assert len(subwords.encode(["a b", ""])) == 5
+
+
+@pytest.mark.parametrize("kind", ["stripped", "spaced token", "left", "right"])
+def test_what_a_cut_at_spaces_would_change_is_encoded_whole(kind):
+    tokenizer = (
+        byte_level([("Ġ", "b")], normalizer=normalizers.Strip()) if kind == "stripped" else byte_level([("Ġ", "b")])
+    )
+    if kind == "spaced token":
+        tokenizer.add_tokens(["a b"])
+    elif kind != "stripped":
+        tokenizer.add_tokens([AddedToken("X", lstrip=kind == "left", rstrip=kind == "right")])
+    subwords, lines = Subwords(tokenizer), ["a b", " b a b ", "a  X  b", "X b", "b X"]
+    ids = {word: k for k, word in enumerate(subwords.words)}
+    assert subwords.encoder(ids)(lines).tolist() == subwords.encode(lines).tolist()

@@ -2,11 +2,14 @@
 
 import json
 import math
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from gatedrnn.cells import CELLS
@@ -18,9 +21,13 @@ from gatedrnn.layers import Recurrent
 from gatedrnn.models import LanguageModel, LanguageModelConfig
 from gatedrnn.tasks import LanguageModelling
 from gatedrnn.tasks.perplexity import evaluate
+from gatedrnn.tasks.task import Score
+from gatedrnn.training import checkpoint
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
-from gatedrnn.training.loop import train
+from gatedrnn.training.loop import Loop, train
+from gatedrnn.training.projected import projected
 from gatedrnn.training.run import accept_run, load_run, read_metrics
+from gatedrnn.training.state import Progress
 
 MODEL = LanguageModelConfig(
     cell="lstm", embedding_size=8, hidden_sizes=(8,), input_dropout=0, hidden_dropout=0, output_dropout=0
@@ -457,3 +464,149 @@ def test_an_integer_that_no_float_holds_is_refused():
 def test_a_value_of_another_type_is_told_with_what_to_write(values, message):
     with pytest.raises(ArgumentError, match=message):
         from_dict(RunConfig, values, "")
+
+
+STILL = {"optimizer": "sgd", "learning_rate": 1e-30, "gradient_clip": 0.0}
+
+
+def test_the_training_loss_is_the_mean_over_tokens_and_every_epoch_starts_afresh(corpus, tmp_path):
+    """Of weights that do not move, every epoch's is the perplexity of the training text; equal scores are no better ones."""
+    records = run(corpus, tmp_path / "run", sequence_length=60, **STILL)[1].records
+    loaded = load_run(tmp_path / "run")
+    exact = evaluate(loaded.model, corpus["train"], loaded.vocabulary, batch_size=4)
+    assert -(-exact.tokens // 4) % 60  # the last window is shorter
+    assert [r["train_loss_nats"] for r in records] == pytest.approx([exact.loss_nats] * 3, abs=1e-6)
+    assert [r["best"] for r in records] == [True, False, False]
+
+
+def test_finetuning_begins_with_the_best_weights_a_new_optimizer_and_the_first_rate(tmp_path):
+    class Cut(Recorder):
+        def start_epoch(self, epoch, steps):
+            super().start_epoch(epoch, steps)
+            if epoch == 9:
+                raise ZeroDivisionError
+
+    corpus, display = make_corpus(tmp_path, "a b c d\n", "d a c b\n"), Cut()
+    with pytest.raises(ZeroDivisionError):
+        run(corpus, tmp_path / "run", display, epochs=8, finetune_epochs=1)
+    assert not display.records[-1]["best"] and display.records[-1]["learning_rate"] < TRAINING.learning_rate
+    tensors, values = checkpoint.load(tmp_path / "run")
+    best = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(tensors[f"model.{name}"], value) for name, value in best.items())
+    assert not any(name.startswith(("optimizer.", "rank.0.states.")) for name in tensors)
+    means = [value for name, value in sorted(tensors.items()) if name.startswith("average.")]
+    assert {value.numel() for value in means} == {value.numel() for value in best.values()}
+    assert (values["stage"], values["base_rate"], values["averaged"]) == ("finetune", TRAINING.learning_rate, 0)
+
+
+def test_projected_weights_are_what_is_trained_scored_and_saved_and_steps_add_up_behind_them(corpus, tmp_path):
+    class Grid:
+        name, memory = "grid", {}
+
+        def __call__(self, weights):
+            return {name: (value * 20).round() / 20 for name, value in weights.items() if value.dim() == 2}
+
+    def on_grid(weights, prefix=""):
+        return all(
+            torch.equal(value, (value * 20).round() / 20)
+            for name, value in weights.items()
+            if name.startswith(prefix) and value.dim() == 2
+        )
+
+    def trained(folder, **training):
+        config = RunConfig(DataConfig(), MODEL, replace(TRAINING, **training))
+        train(config, LanguageModelling(corpus), folder, Recorder(), project=Grid())
+        loaded = load_run(folder)
+        assert on_grid(loaded.model.state_dict())
+        tensors = {name: value for name, value in checkpoint.load(folder)[0].items() if name.startswith("model.")}
+        assert not on_grid(tensors)
+        return loaded, read_metrics(folder)
+
+    loaded, records = trained(tmp_path / "still", epochs=1, sequence_length=60, **STILL)
+    exact = evaluate(loaded.model, corpus["train"], loaded.vocabulary, batch_size=4)
+    assert records[0]["train_loss_nats"] == pytest.approx(exact.loss_nats, abs=1e-6)
+    loaded, records = trained(tmp_path / "run")
+    exact = evaluate(loaded.model, corpus["valid"], loaded.vocabulary, batch_size=TRAINING.evaluation_batch_size)
+    assert min(record["valid_loss_nats"] for record in records) == pytest.approx(exact.loss_nats, abs=1e-6)
+
+
+class Scores:
+    """Validation scores one after another, whatever the weights are."""
+
+    def __init__(self, *losses):
+        self.left = list(losses)
+
+    def __call__(self, model, settings, split="valid"):
+        loss = self.left.pop(0)
+        return Score(loss, {"loss_nats": loss, "perplexity": loss})
+
+
+def test_a_score_is_compared_with_the_best_before_it_not_with_the_last(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(LanguageModelling, "score", Scores(3.0, 2.0, 2.5, 2.2, 1.9, 1.0))
+    records = run(corpus, tmp_path / "rate", epochs=6, plateau_factor=0.5, plateau_threshold=0.0)[1].records
+    assert [r["learning_rate"] / TRAINING.learning_rate for r in records] == pytest.approx([1, 1, 1, 0.5, 0.25, 0.25])
+    assert [r["best"] for r in records] == [True, True, False, False, True, True]
+    monkeypatch.setattr(LanguageModelling, "score", Scores(3.0, 2.0, 2.5, 2.2, 1.9, 1.0))
+    outcome, display = run(corpus, tmp_path / "patience", epochs=6, patience=2)
+    assert outcome.stopped == "no better score in 2 epochs" and len(display.records) == 4
+
+
+def test_finetuning_ends_where_the_score_is_no_longer_better(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(LanguageModelling, "score", Scores(9.0, 3.0, 2.9, 2.95, 2.8, 2.85, 2.84, 1.0))
+    settings = {"optimizer": "sgd", "learning_rate": 1.0, "finetune_epochs": 9, "average_interval": 1}
+    outcome, display = run(corpus, tmp_path / "run", epochs=1, **settings)
+    assert outcome.stopped == "finetuned" and len(display.records) == 7  # 2.84 is above 2.8, of two epochs before
+
+
+def test_every_layer_s_temperature_is_annealed(corpus, tmp_path, monkeypatch):
+    seen, forward = {}, Recurrent.forward
+
+    def watched(self, *arguments, **options):
+        if self.training:
+            seen.setdefault(self.hidden_size, []).append(self.gates.temperature)
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(Recurrent, "forward", watched)
+    run(corpus, tmp_path / "run", model={"cell": "g2lstm", "hidden_sizes": (6, 8)}, epochs=1, final_temperature=0.1)
+    assert seen[6] == seen[8] and seen[8][-1] == pytest.approx(0.1)
+
+
+def test_seconds_add_up_over_sessions(corpus, tmp_path):
+    spent = []
+    for epochs in (1, 2, 3):
+        config = RunConfig(DataConfig(), MODEL, replace(TRAINING, epochs=epochs))
+        train(config, LanguageModelling(corpus), tmp_path / "run", Recorder(), resume=True)
+        spent.append(checkpoint.load(tmp_path / "run")[1]["seconds"])
+        assert spent[-1] >= read_metrics(tmp_path / "run")[-1]["seconds"] > 0
+    assert 0 < spent[0] < spent[1] < spent[2]
+
+
+def test_a_log_that_is_ahead_of_the_checkpoint_is_cut_as_a_run_is_resumed(corpus, tmp_path):
+    run(corpus, tmp_path / "run", epochs=1)
+    log, config = tmp_path / "run" / "metrics.jsonl", RunConfig(DataConfig(), MODEL, replace(TRAINING, epochs=2))
+    log.write_text((before := log.read_text()) * 2)
+    train(config, LanguageModelling(corpus), tmp_path / "run", Recorder(interrupt_at=1), resume=True)
+    assert log.read_text() == before
+
+
+def test_weights_are_put_back_after_an_error_too():
+    model = torch.nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+
+    def halved(weights):
+        return {"weight": weights["weight"] / 2}
+
+    with pytest.raises(ZeroDivisionError), projected(model, halved):
+        assert torch.equal(model.weight, before / 2)
+        raise ZeroDivisionError
+    assert torch.equal(model.weight, before)
+
+
+def test_the_budget_holds_another_validation_and_a_checkpoint_is_due_by_the_minute():
+    config = RunConfig(DataConfig(), MODEL, replace(TRAINING, minutes=2.0, checkpoint_minutes=3.0))
+    loop = SimpleNamespace(config=config, state=SimpleNamespace(progress=Progress(validation_seconds=30.0)))
+    loop._seconds = lambda: 60.0
+    assert Loop._spent(loop) == pytest.approx(0.75)
+    for ago, due in ((170, False), (190, True)):
+        loop.saved_at = time.perf_counter() - ago
+        assert Loop._checkpoint_is_due(loop) == due

@@ -22,7 +22,7 @@ from gatedrnn.models import TranslationConfig, TranslationModel
 from gatedrnn.models.beam import Beam, translate
 from gatedrnn.tasks import Translation
 from gatedrnn.tasks.config import TrainingConfig
-from gatedrnn.tasks.translation import _metrics, _scores, translations
+from gatedrnn.tasks.translation import Languages, _metrics, _scores, translations
 from gatedrnn.training.config import RunConfig
 from gatedrnn.training.loop import train
 from gatedrnn.training.run import load_run, read_metrics
@@ -537,3 +537,104 @@ def test_sacrebleu_is_asked_for_before_anything_is_translated(monkeypatch):
     monkeypatch.setattr("gatedrnn.tasks.translation.translations", lambda *_: pytest.fail("it was translated"))
     with pytest.raises(ArgumentError, match="needs sacrebleu to score translations"):
         Translation.evaluate(None, task.languages, NAMED["text"], {"beam": None, "tokenize": None})
+
+
+DROPOUTS = {"embedding_dropout": 0.0, "input_dropout": 0.0, "hidden_dropout": 0.0, "output_dropout": 0.0}
+OF_DECODER = (*DROPOUTS, "weight_dropout")
+OF_ENCODER = ("embedding_dropout", "input_dropout", "hidden_dropout", "weight_dropout")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("side", "field"), [*(("decoder", f) for f in OF_DECODER), *(("encoder", f) for f in OF_ENCODER)]
+)
+def test_each_dropout_acts_on_each_side_in_training_only(side, field):
+    model, (source, lengths), (inputs, given) = model_of(**DROPOUTS | {field: 0.5}), batch(5, 3), batch(4, 6, size=7)
+
+    def read():
+        begun = model.encode(source, lengths)
+        if side == "encoder":
+            return begun.memory_BSM
+        begun = model.eval().encode(source, lengths)
+        return model.train(training).decode(begun, inputs, given).scores
+
+    training = False
+    still = [read(), read()]
+    training = model.train().training
+    moved = [read() for _ in range(8)]
+    assert torch.equal(*still) and any(not torch.equal(one, moved[0]) for one in moved)
+
+
+@torch.no_grad()
+def test_hidden_dropout_is_between_layers():
+    model = model_of(**DROPOUTS | {"hidden_dropout": 0.9}, hidden_sizes=(6,), decoder_sizes=(10,))
+    given = (*batch(5, 3), *batch(4, 6, size=7))
+    still = model(*given)
+    assert torch.equal(model.train()(*given), still)
+
+
+def test_what_a_model_begins_with():
+    torch.manual_seed(0)
+    sizes = {"vocabulary_size": 400, "target_size": 500, "embedding_size": 32, "tied": False}
+    model = TranslationModel(replace(MODEL, **sizes))
+    for embedding in (model.encoder.embedding, model.embedding):
+        assert float(embedding.weight.detach().std()) == pytest.approx(0.5, rel=0.05)
+    assert not model.decoder.bias.any()
+
+
+@pytest.mark.parametrize("divisor", [None, 5.0])
+def test_smoothed_labels_of_padded_sentences(divisor):
+    """torch's, of the tokens alone, over their number or the divisor."""
+    model, (source, lengths), (inputs, given) = model_of(label_smoothing=0.2), batch(5, 3, 4), batch(2, 6, 4, size=7)
+    targets = torch.randint(2, 7, inputs.shape, generator=torch.Generator().manual_seed(7))
+    targets[torch.arange(6)[:, None] >= given] = -100
+    nats, smoothing = model(source, lengths, inputs, given, targets, divisor)
+    scores, live = model(source, lengths, inputs, given), targets != -100
+    by = float(live.sum()) if divisor is None else divisor
+    plain, smooth = (
+        F.cross_entropy(scores[live], targets[live], label_smoothing=s, reduction="sum") / by for s in (0, 0.2)
+    )
+    torch.testing.assert_close(nats, plain)
+    torch.testing.assert_close(nats + smoothing, smooth)
+
+
+@torch.no_grad()
+def test_validation_is_the_mean_over_tokens(task):
+    model = TranslationModel(task.complete(MODEL)).eval()
+    for parameter in model.parameters():
+        parameter.mul_(3)
+    pairs, nats, count = task.pairs["valid"], 0.0, 0
+    for k in range(len(pairs)):
+        one = pairs.batch(torch.tensor([k]).numpy())
+        scores = model(*map(torch.from_numpy, one.arrays[:4]))[:, 0]
+        nats += float(F.cross_entropy(scores, torch.from_numpy(one.targets_TB[:, 0]), reduction="sum"))
+        count += len(scores)
+    assert task.score(model, TRAINING).loss == pytest.approx(nats / count, rel=1e-5)
+
+
+def test_a_text_s_checksum_is_of_both_sides_and_of_how_they_are_cut(task):
+    source, target = task.languages.source, task.languages.target
+    lines = {"train": TextPair(["cat dog", "owl"], ["DOG CAT", "OWL"]), "valid": TextPair(["cat"], ["CAT"])}
+    others = (TextPair(["cat dog", "fox"], ["DOG CAT", "OWL"]), TextPair(["cat dog", "owl"], ["DOG CAT", "FOX"]))
+    same = Translation(lines, DATA, task.languages).checksum("train")
+    assert same == Translation({**lines, "valid": others[0]}, DATA, Languages(source, target)).checksum("train")
+    assert all(
+        Translation({**lines, "train": other}, DATA, task.languages).checksum("train") != same for other in others
+    )
+
+
+@torch.no_grad()
+def test_gates_by_word_are_those_that_predict_each_token_of_the_translation(task):
+    model = TranslationModel(task.complete(MODEL)).eval()
+    model.decoder.bias[1] = -30  # no empty translation
+    source, target = task.languages.source, task.languages.target
+    ids = torch.tensor([*source.encode(["cat", "dog"]), 1])[:, None]
+    ((best,),) = translate(model, ids, torch.tensor([3]))
+    assert best.ids
+    traces = model.decode(
+        model.encode(ids, torch.tensor([3])), torch.tensor([1, *best.ids])[:, None], None, True
+    ).traces
+    found = Translation.gates_by_word(model, task.languages, "cat dog", "exact").translation
+    assert found.words == [*target.decode(best.ids), "<eos>"]
+    for layer, trace in zip(found.layers, traces, strict=True):
+        assert layer["input_gate"] == pytest.approx(trace["input_gate"][:, 0].mean(-1).tolist(), abs=1e-6)

@@ -329,3 +329,20 @@ def test_the_first_tree_of_a_file_may_be_the_bad_one(tmp_path):
     skipped = []
     assert [tree.label() for tree in read_treebank(tmp_path / "trees", skipped)] == ["ROOT", "ROOT"]
     assert "Lines 1–3 are left out" in str(skipped[0])
+
+
+def test_a_tree_may_begin_on_the_line_where_another_one_ends(tmp_path):
+    (tmp_path / "a.trees").write_text("(S (NN a)\n   (NN b)) (S\n   (NN c)) (S (NN d))\n(S (NN e))\n")
+    assert [tree.leaves() for tree in read_treebank(tmp_path / "a.trees")] == [["a", "b"], ["c"], ["d"], ["e"]]
+
+
+def test_a_line_may_end_between_a_label_and_its_word(tmp_path):
+    (tmp_path / "a.trees").write_text("(S (NN\na) (VP (VB\nb\nc) (NN\nd)))\n")
+    (tree,) = read_treebank(tmp_path / "a.trees")
+    assert tree.leaves() == ["a", "b", "c", "d"] and [part.label() for part in tree.subtrees()] == [
+        "S",
+        "NN",
+        "VP",
+        "VB",
+        "NN",
+    ]
