@@ -3,9 +3,12 @@
 import hashlib
 import importlib.machinery
 import importlib.util
+import inspect
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gatedrnn.cells import CELLS
 from gatedrnn.cells.spec import Cell
@@ -78,17 +81,22 @@ def error_in_own_file(error: Exception) -> DataError | None:
 
 
 def _cell_of(error: Exception) -> tuple[str, str]:
-    """The cell (or cells, which share it) whose function an error came through; its step, or its make_spec as it was called."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        code = frame.f_code
+    """The cell of an imported file whose function an error came through, or the cells that share it; its step, or its make_spec
+    with the values that its arguments have.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in [frame for frame in frames if Path(frame.f_code.co_filename) in _RUN]:
         for part in _PARTS:
-            if owners := [
-                name for name, cell in CELLS.items() if getattr(getattr(cell, part), "__code__", None) is code
-            ]:
-                names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-                given = ", ".join(f"{name}={frame.f_locals[name]!r}" for name in names if name in frame.f_locals)
-                return " or ".join(owners), part if part == "step" else f"{part}({given})"
+            if owners := [name for name, cell in CELLS.items() if _code(getattr(cell, part)) is frame.f_code]:
+                told = inspect.formatargvalues(*inspect.getargvalues(frame))
+                return " or ".join(owners), part if part == "step" else f"{part}{told}"
     return "", ""
+
+
+def _code(function: Any) -> Any:
+    """The code of a function, of the one that a partial calls, or of a class with `__call__`."""
+    function = function.func if isinstance(function, partial) else function
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
 
 
 def imported_files() -> list[Path]:

@@ -109,16 +109,22 @@ def one_step(
     if eager:  # elsewhere, sizes are not numbers
         _check_states(request, new, x_gates.shape[0])
         if request.return_gates:
-            _check_trace(request, trace, x_gates.shape[0])
+            sources = {each.of for each in spec.derived if request.wants(each.name)}
+            _check_trace(
+                request, {n: g for n, g in trace.items() if n in sources or request.wants(n)}, x_gates.shape[0]
+            )
     if params.weight_hr is not None:
         new = F.linear(new[0], params.weight_hr), *new[1:]
     new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
     output = new[0]
     trace = spec.complete(trace, request.wants) if request.return_gates else {}
+    if eager:
+        _check_trace(request, trace, x_gates.shape[0])
     if alive is not None:
         new = tuple(torch.where(alive, after, before) for after, before in zip(new, state, strict=True))
         output = output.masked_fill(~alive, 0)
-        trace = {name: gate.masked_fill(~alive, 0) for name, gate in trace.items()}
+        rows = {name: alive.view(-1, *[1] * (gate.dim() - 1)) for name, gate in trace.items()}
+        trace = {name: gate.masked_fill(~rows[name], 0) for name, gate in trace.items()}
     return new, output, trace
 
 
@@ -150,9 +156,9 @@ def _check_states(request: Request, new: Any, batch: int) -> None:
 
 
 def _check_trace(request: Request, trace: Trace, batch: int) -> None:
-    """Raises ArgumentError: what the step shows is not one row of the batch each. Steps would be stacked without a word."""
+    """Raises ArgumentError: what is shown of a step is not one row of the batch each. Steps would be stacked without a word."""
     for name, gate in trace.items():
-        if request.wants(name) and (not isinstance(gate, Tensor) or gate.shape[:1] != (batch,)):
+        if not isinstance(gate, Tensor) or gate.shape[:1] != (batch,):
             kind = f"of {list(gate.shape)}" if isinstance(gate, Tensor) else f"that is a {type(gate).__name__}"
             raise _wrong_step(request, f"a trace with {name} {kind}, not [{batch}, …]")
 

@@ -50,9 +50,7 @@ class TestPlan:
     @pytest.mark.parametrize(
         "over",
         [[], ["seed=1,2"], ["training.seed"], ["training.seed=1"], ["training.seed=1,1"], ["training.seed=[1,2"],
-         ["training.seed=1,2", "training.seed=3,4"],
-         ["model.options.chunk_size=1,2", "model.options={chunk_size: 1},{chunk_size: 4}"],
-         ["model.gates={temperature: 1},{temperature: 2}", "model.gates.temperature=1,2"]],
+         ["training.seed=1,2", "training.seed=3,4"]],
     )  # fmt: skip
     def test_what_is_no_list_of_values_is_refused(self, over):
         with pytest.raises(ArgumentError, match="--over: must"):
@@ -121,6 +119,14 @@ def test_what_cannot_be_changed_is_one_line(text, over, told, config, capsys):
     assert main(sweep(config, over)) == 1
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1 and not (config.parent / "out").exists()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_key_beside_one_that_holds_it_is_refused(turned, config, capsys):
+    over = ["model.options={chunk_size: 2},{chunk_size: 4}", "model.options.chunk_size=1,2"]
+    assert main(sweep(config, *(over[::-1] if turned else over))) == 1
+    error = capsys.readouterr().err
+    assert "cannot change model.options.chunk_size: model.options holds it; got" in error and error.count("\n") == 1
 
 
 def test_trials_are_not_compared_on_different_texts(config, capsys):
@@ -354,6 +360,8 @@ def test_a_lost_or_damaged_log_of_a_trial_costs_its_curve_alone(config, monkeypa
     out = config.parent / "out"
     (out / "round-1" / "trial-1" / "metrics.jsonl").write_text('{"valid_perplexity": 6.0, "seconds": 60}\n')
     (out / "round-1" / "trial-2" / "metrics.jsonl").write_text("}\n")
+    (out / "round-2" / "trial-1" / "metrics.jsonl").write_text('{"valid_perplexity": [1, 2], "seconds": 60}\n')
+    (out / "round-2" / "trial-2" / "metrics.jsonl").write_text(f'{{"valid_perplexity": 5, "seconds": {10**400}}}\n')
     (out / "round-1" / "trial-3" / "metrics.jsonl").unlink()
     (out / "sweep.png").unlink()
     assert main([*given, "--json"]) == 0

@@ -330,3 +330,20 @@ def test_lines_are_those_of_the_file_as_it_is(tmp_path, monkeypatch):
             sys.modules["gatedrnn.compiler.kept"]._KNOWN.clear()  # the second time it is read from the disk
     lines = [re.search(r"own_cell.py:(\d+)", each).group(1) for each in said]
     assert lines == ["4", "4", "5", "5", "5", "5"]
+
+
+def shows_other_sizes(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n,), {"n": n, "mean": n.mean(-1), "pairs": n.view(-1, 2, 3)}
+
+
+def test_what_a_step_shows_is_masked_by_its_rows():
+    """Whatever its dimensions are: beyond a row's length it is 0, before it what the row alone shows."""
+    layer, x, lengths = Recurrent(own(shows_other_sizes), D, H), torch.randn(T, 2, D), torch.tensor([T, 2])
+    gates = layer(x, lengths=lengths, return_gates=True)[-1][0]
+    assert gates["mean"].shape == (T, 2) and gates["pairs"].shape == (T, 2, 2, 3)
+    for row, length in enumerate(lengths.tolist()):
+        alone = layer(x[:length, row : row + 1], return_gates=True)[-1][0]
+        for name, gate in gates.items():
+            torch.testing.assert_close(gate[:length, row], alone[name][:, 0])
+            assert not gate[length:, row].any()

@@ -1,6 +1,8 @@
 """`gatedrnn sweep`: which of some settings trains best, by successive halving."""
 
+import itertools
 import json
+import math
 import sys
 from collections.abc import Iterable
 from copy import deepcopy
@@ -13,8 +15,8 @@ from gatedrnn.cells.own import imported_files, imported_texts
 from gatedrnn.cli import arguments
 from gatedrnn.cli.arguments import Found, option, place, required
 from gatedrnn.cli.text import INTERRUPTED
-from gatedrnn.core.checks import positive_int, positive_number
-from gatedrnn.core.config import from_dict
+from gatedrnn.core.checks import positive_int, positive_number, real
+from gatedrnn.core.config import from_dict, to_dict
 from gatedrnn.core.errors import ArgumentError, ConfigError, DataError
 from gatedrnn.core.files import read_yaml, write_json, write_text, write_with, yaml_text
 from gatedrnn.data.text import rereadable
@@ -25,7 +27,7 @@ from gatedrnn.studies.sweep.running import Job, cores, run_jobs
 from gatedrnn.tasks import TASKS
 from gatedrnn.tasks.task import check_read, settled
 from gatedrnn.training.config import RunConfig, TrainingConfig, read_run_config
-from gatedrnn.training.run import CHECKPOINT_FOLDER, IN_TRAINING, locked, read_metrics
+from gatedrnn.training.run import CHECKPOINT_FOLDER, IN_TRAINING, METRICS_FILE, locked, read_metrics
 
 SWEEP_FILE = "sweep.json"
 _MORE_IS_BETTER = ("accuracy",)
@@ -190,12 +192,19 @@ class _Sweep:
         for name, each in self.results.items():
             points = []
             try:
-                metrics = read_metrics(self.out / name) if each["score"] is not None else []
-                points = [(line["seconds"] / 60, line[f"valid_{self.measure}"]) for line in metrics]
-            except (DataError, LookupError, OSError, TypeError) as error:
+                points = self._points(self.out / name) if each["score"] is not None else []
+            except (DataError, OSError) as error:
                 print(f"{self.out / name} has no curve in sweep.png: {error}", file=sys.stderr)
             lines.append((self.trials[each["trial"]].label, each["trial"], each["round"] == last, points))
         return lines
+
+    def _points(self, run: Path) -> list[tuple[float, float]]:
+        """Minutes and score of each epoch, as a log has them. Raises: DataError: it lacks them. OSError: it cannot be read."""
+        read = [(real(line.get("seconds")) / 60, real(line.get(f"valid_{self.measure}"))) for line in read_metrics(run)]
+        if not read or not all(map(math.isfinite, itertools.chain(*read))):
+            rule, got = f"must have seconds and valid_{self.measure} of each epoch", "none, or other values"
+            raise DataError(str(run / METRICS_FILE), rule, got, "Restore it")
+        return read
 
     def draw(self, path: Path, lines: list[Any]) -> None:
         """Those lines, the last round's thick."""
@@ -256,6 +265,8 @@ def _check_own_keys(options: Options, trials: list[Trial], begun: bool) -> None:
     if not begun:
         keys |= dict.fromkeys(DECIDED_BY_DATA, "the data decide it")
         keys |= {"training.evaluation_batch_size": "scores of other stretches cannot be compared"}
+        named = list(trials[0].settings)
+        keys |= {key: f"{whole} holds it" for key in named for whole in named if key.startswith(f"{whole}.")}
     keys |= {"data.folder": "--data sets it"} if options.data is not None else {}
     for key in trials[0].settings:
         if key.startswith("data.") and key not in _OF_TRAINING_TEXT:
@@ -289,20 +300,20 @@ def _checked(configs: dict[int, str], folder: Path, data: str | None, begun: boo
         data: what --data gives.
         begun: whether the sweep was checked before, perhaps by an earlier version.
     """
-    tasks, texts, files, seen = set(), set(), set(), list[RunConfig]()
+    tasks, texts, files, seen = set(), set(), set(), list[str]()
     for number, text in configs.items():
         path = folder / f"trial-{number}.yaml"
         path.write_text(text, encoding="utf-8")
         config = read_run_config(path)
         task: Any = TASKS[config.task]
         if not begun:
-            if config in seen:
+            if (same := yaml_text(to_dict(config))) in seen:
                 rule, got = (
                     "must give each trial settings of its own",
-                    f"trials {seen.index(config) + 1} and {number} alike",
+                    f"trials {seen.index(same) + 1} and {number} alike",
                 )
                 raise ArgumentError("--over", rule, got, "Leave out a value that changes nothing")
-            seen.append(config)
+            seen.append(same)
             check_read(task, config.training)
             if isinstance(config.model, CellSection):
                 _check_layers(config.model)

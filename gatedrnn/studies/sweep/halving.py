@@ -60,18 +60,12 @@ def values_of(over: str) -> tuple[str, list[Any]]:
 
 
 def combinations(overs: Sequence[str]) -> list[Trial]:
-    """Every combination of the values given by `--over`.
-
-    Raises: ArgumentError: as `values_of`; no key, one twice, or one that is part of another.
-    """
+    """Every combination of the values given by `--over`. Raises: ArgumentError: as `values_of`; no key, or one twice."""
     given = [values_of(over) for over in overs]
     keys = [key for key, _ in given]
     if not keys or len(set(keys)) < len(keys):
         got = ", ".join(keys) or "none"
         raise ArgumentError("--over", "must name at least one key, each once", got, "Write --over training.seed=1,2")
-    for key, other in itertools.permutations(keys, 2):
-        if other.startswith(f"{key}."):
-            raise ArgumentError("--over", f"must not name a key of {key} beside it", other, "Leave one of them out")
     found = itertools.product(*(values for _, values in given))
     return [Trial(number, dict(zip(keys, values, strict=True))) for number, values in enumerate(found, 1)]
 
