@@ -91,8 +91,7 @@ class Importing:
             press()
 
 when, sys.argv = sys.argv[1], ["gatedrnn", "--version"]
-if when == "ignored":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN if when == "ignored" else signal.default_int_handler)  # whatever was inherited
 if when != "at its end":
     sys.meta_path.insert(0, Importing())
 if when != "importing":
