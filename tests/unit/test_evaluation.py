@@ -196,6 +196,14 @@ def test_a_cache_that_cannot_be_is_refused(settings, message):
 # ---------------------------------------------------------------- dynamic evaluation
 
 
+@torch.no_grad()
+def move(weights, originals, gradients, dynamic):
+    """One step of dynamic evaluation, in place, of the gradients of all segments so far."""
+    for k, (w, original) in enumerate(zip(weights, originals, strict=True)):
+        root = torch.stack([g[k] ** 2 for g in gradients]).mean(0).sqrt()
+        w += dynamic.decay * (original - w) - dynamic.rate * gradients[-1][k] / (root + 2e-3)
+
+
 def naive_dynamic(model, tokens, dynamic):
     """Krause et al. 2018 with the mean squares of the segments so far, on a copy, by torch's own loss."""
     model = make_copy(model)
@@ -209,10 +217,7 @@ def naive_dynamic(model, tokens, dynamic):
         nats += float(loss.detach()) * len(targets)
         gradients.append(torch.autograd.grad(loss, weights))
         states = [tuple(state.detach() for state in layer) for layer in output.states]
-        with torch.no_grad():
-            for k, (w, original) in enumerate(zip(weights, originals, strict=True)):
-                root = torch.stack([g[k] ** 2 for g in gradients]).mean(0).sqrt()
-                w += dynamic.decay * (original - w) - dynamic.rate * gradients[-1][k] / (root + 2e-3)
+        move(weights, originals, gradients, dynamic)
     return nats / len(tokens)
 
 
@@ -525,10 +530,7 @@ def test_dynamic_evaluation_of_stretches_learns_from_the_mean_of_what_is_there(b
         nats += float(loss.detach()) * int((targets_TB[here] != -100).sum())
         gradients.append(torch.autograd.grad(loss, weights))
         states = [tuple(state.detach() for state in layer) for layer in output.states]
-        with torch.no_grad():
-            for k, (w, original) in enumerate(zip(weights, originals, strict=True)):
-                root = torch.stack([g[k] ** 2 for g in gradients]).mean(0).sqrt()
-                w += dynamic.decay * (original - w) - dynamic.rate * gradients[-1][k] / (root + 2e-3)
+        move(weights, originals, gradients, dynamic)
     found = evaluate(model, tokens, VOCABULARY, dynamic=dynamic, batch_size=batch_size)
     assert found.loss_nats == pytest.approx(nats / len(tokens), rel=1e-9)
 
