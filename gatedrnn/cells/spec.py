@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -74,11 +74,25 @@ class Extra:
 
 @dataclass(frozen=True)
 class Derived:
-    """What a trace shows beside gates: `function` of the gate called `of`."""
+    """What a trace shows beside gates: `function` of the gate called `of`.
+
+    It is given values [rows, N], a row for each sequence and step, and gives [rows, …]; no row may depend on another.
+    """
 
     name: str
     of: str
     function: Callable[[Tensor], Tensor]
+
+    def shown(self, trace: Trace) -> Tensor:
+        """Raises ArgumentError: the trace does not hold that gate, or `function` does not give a row for each of its own."""
+        if self.of not in trace:
+            rule, got = "must be what the step's trace holds", f"{self.of!r}, not in the trace"
+            raise ArgumentError(f"Derived.of of {self.name}", rule, got, "Mend it")
+        gate, found = trace[self.of], cast(Any, self.function(trace[self.of]))
+        if isinstance(found, Tensor) and found.shape[:1] == gate.shape[:1]:
+            return found
+        got = str(list(found.shape)) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise ArgumentError(f"Derived.function of {self.name}", "must give a row for each of its own", got, "Mend it")
 
 
 @dataclass(frozen=True)
@@ -220,42 +234,31 @@ class Spec:
         return replace(self, gates=tuple(replace(gate, hard=gate.hard or gate.name in hard) for gate in self.gates))
 
     def complete(self, trace: Trace, wanted: Callable[[str], bool]) -> Trace:
-        """What is wanted of a step's trace, with what is derived from it, and of that first.
-
-        Raises: ArgumentError: something is derived of what the trace does not hold.
-        """
-        for each in self.derived:
-            if wanted(each.name) and each.of not in trace:
-                got = f"{each.of!r}, not in the trace"
-                raise ArgumentError(f"Derived.of of {each.name}", "must be what the step's trace holds", got, "Mend it")
-        found = {each.name: each.function(trace[each.of]) for each in self.derived if wanted(each.name)}
+        """What is wanted of a step's trace [rows, N], with what is derived from it, and of that first."""
+        found = {each.name: each.shown(trace) for each in self.derived if wanted(each.name)}
         return found | {name: gate for name, gate in trace.items() if wanted(name)}
 
     def text(self) -> str:
         """All that a step may read of it, without a space; `of` reads it. The compiler refuses the rest: derived, Extra.start."""
-        gates = ";".join(
-            [f"{g.name},{g.rows},{g.squash},{g.units or 0},{int(g.hard)},{int(g.memory)}" for g in self.gates]
-        )
+        gates = [f"{g.name},{g.rows},{g.squash},{g.units or 0},{int(g.hard)},{int(g.memory)}" for g in self.gates]
         extras = ";".join([",".join([e.name, str(int(e.full)), *e.gates]) for e in self.extras])
         recurrent = "" if self.recurrent_gates is None else str(self.recurrent_gates)
         constants = ";".join([f"{name},{_number(name, value)!r}" for name, value in self.constants])
-        normalised = str(int(self.normalised))
-        return "|".join([str(self.hidden_size), gates, ",".join(self.states), recurrent, extras, constants, normalised])
+        states, normalised = ",".join(self.states), str(int(self.normalised))
+        return "|".join([str(self.hidden_size), ";".join(gates), states, recurrent, extras, constants, normalised])
 
     @staticmethod
     def of(text: str) -> "Spec":
         """The Spec that `text` wrote, as far as it says. Texts in older graphs say nothing of memory and normalised."""
         hidden, gates, states, recurrent, extras, constants, *normalised = text.split("|")
-        rest = tuple(
-            Extra(n, tuple(owners), full == "1") for n, full, *owners in (e.split(",") for e in extras.split(";") if e)
-        )
+        rest = [each.split(",") for each in extras.split(";") if each]
         pairs = [each.split(",") for each in constants.split(";") if each]
         return Spec(
             int(hidden),
             tuple(_gate_of(*gate.split(",")) for gate in gates.split(";")),
             tuple(states.split(",")),
             int(recurrent) if recurrent else None,
-            rest,
+            tuple(Extra(name, tuple(owners), full == "1") for name, full, *owners in rest),
             constants=tuple((name, _number_of(value)) for name, value in pairs),
             normalised=normalised == ["1"],
         )

@@ -139,7 +139,7 @@ def run(request: Request) -> Result:
         return Result(output[None], new, {name: gate[None] for name, gate in trace.items()})
     if request.lengths_B is not None:
         t = torch.arange(steps, device=request.lengths_B.device)
-        given.append((t[:, None] < request.lengths_B)[:, :, None])
+        given.append(t[:, None] < request.lengths_B)
     names = list[str]()
 
     def body(*values: Tensor) -> list[Tensor]:

@@ -134,7 +134,7 @@ def starts(plan: Plan, spec: Spec) -> list[int]:
 
 
 def trace(spec: Spec, starts: Sequence[int], gates: Tensor, wanted: Callable[[str], bool]) -> Trace:
-    """The named gates [..., units], those that are wanted, of the kernel's gate values [..., G] from these columns on."""
+    """The named gates [rows, N], those that are wanted, of the kernel's gate values [rows, G] from these columns on."""
     sources = {each.of for each in spec.derived if wanted(each.name)}
     found: Trace = {}
     for gate, column in zip(spec.gates, starts, strict=True):

@@ -15,7 +15,7 @@ from gatedrnn.cells import Params, State, Trace
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.core.torch_internals import being_traced, functorch_active, of_one_tensor, writes
 from gatedrnn.sequence.perturb import fold
-from gatedrnn.sequence.request import Backend, Request, Result
+from gatedrnn.sequence.request import Backend, Request, Result, blank
 from gatedrnn.weights.compressed import as_dense
 
 
@@ -54,7 +54,7 @@ def run(request: Request) -> Result:
     outputs: list[Tensor] = []
     traces: list[Trace] = []
     for t in reversed(steps) if request.reverse else steps:
-        alive = None if request.lengths_B is None else (t < request.lengths_B)[:, None]
+        alive = None if request.lengths_B is None else t < request.lengths_B
         state, output, trace = one_step(request, params, recurrent, x_gates[t], state, alive)
         outputs.append(output)
         if request.return_gates:
@@ -86,7 +86,7 @@ def one_step(
         params: the request's, with its scale folded in.
         recurrent: as `recurrent_rows` gives it.
         x_gates: W x + b [B, R].
-        alive: [B, 1], whether the step counts in a row; None for all.
+        alive: [B], whether the step counts in a row; None for all.
 
     Raises: ArgumentError: the cell's step writes into a state, or gives other states than its Spec names, or in other shapes.
     """
@@ -118,13 +118,10 @@ def one_step(
     new = tuple(after.to(before.dtype) for after, before in zip(new, state, strict=True))  # float32 under autocast
     output = new[0]
     trace = spec.complete(trace, request.wants) if request.return_gates else {}
-    if eager:
-        _check_trace(request, trace, x_gates.shape[0])
     if alive is not None:
-        new = tuple(torch.where(alive, after, before) for after, before in zip(new, state, strict=True))
-        output = output.masked_fill(~alive, 0)
-        rows = {name: alive.view(-1, *[1] * (gate.dim() - 1)) for name, gate in trace.items()}
-        trace = {name: gate.masked_fill(~rows[name], 0) for name, gate in trace.items()}
+        new = tuple(torch.where(alive[:, None], after, before) for after, before in zip(new, state, strict=True))
+        output = blank(output, ~alive)
+        trace = {name: blank(gate, ~alive) for name, gate in trace.items()}
     return new, output, trace
 
 

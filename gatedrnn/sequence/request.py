@@ -70,8 +70,7 @@ class Request:
         """The same with 0 beyond each row's length: NaN there would reach the gradients of weights as 0 · NaN."""
         if self.lengths_B is None:
             return values_TBX
-        steps = torch.arange(values_TBX.shape[0], device=values_TBX.device)[:, None, None]
-        return values_TBX.masked_fill(steps >= self.lengths_B[:, None], 0)
+        return blank(values_TBX, torch.arange(len(values_TBX), device=values_TBX.device)[:, None] >= self.lengths_B)
 
     def drawn_noise(self, logistic: Callable[..., Tensor] | None = None) -> Tensor | None:
         """The noise as a tensor [T, B, R], drawn now if it was still to be drawn.
@@ -138,9 +137,14 @@ def _described(tensor: Tensor) -> str:
     return f"{kind}{tensor.dtype}, {tensor.layout}, of shape {list(tensor.shape)} on {tensor.device}"
 
 
+def blank(values: Tensor, dead: Tensor) -> Tensor:
+    """The same [*dead.shape, …] with 0 where `dead`."""
+    return values.masked_fill(dead.view(*dead.shape, *[1] * (values.dim() - dead.dim())), 0)
+
+
 @dataclass(slots=True, eq=False)
 class Result:
-    """Output [T, B, H] (0 beyond a row's length), final states [B, H], and the trace [T, B, N] by gate name or None."""
+    """Output [T, B, H] (0 beyond a row's length), final states [B, H], and the trace [T, B, …] by gate name or None."""
 
     output_TBH: Tensor
     state: State

@@ -8,7 +8,7 @@ from functools import partial, wraps
 import numpy
 import pytest
 import torch
-from own_steps import B, D, H, N, T, own
+from own_steps import BACKENDS, B, D, H, N, T, own
 from torch.nn import functional as F
 
 from gatedrnn import Recurrent
@@ -118,6 +118,43 @@ def test_what_is_derived_of_no_gate_is_named():
         own(scaled, Spec(H, N, ("h",), constants=(("k", 1),), derived=(Derived("m", "o", torch.neg),))), D, H
     )
     with pytest.raises(ArgumentError, match=r"Derived.of of m: .*; got 'o', not in the trace"):
+        layer(torch.randn(T, B, D), return_gates=True)
+
+
+OF_ROWS = {
+    "a number": lambda v: v.mean(-1),
+    "one of a row": lambda v: v[:, :1],
+    "a matrix": lambda v: v[:, :, None] * v[:, None, :2],
+}
+
+
+@pytest.mark.parametrize("function", OF_ROWS.values(), ids=OF_ROWS)
+@pytest.mark.parametrize("lengths", [None, [3, T, 1]])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_derived_may_have_any_shape_for_each_row(function, lengths, backend, interpreted):
+    spec = replace(CELLS["lstm"].make_spec(H), derived=(Derived("m", "output_gate", function),))
+    layer = Recurrent(own(CELLS["lstm"].step, spec), D, H, bidirectional=True, batch_first=True, backend=backend)
+    x = torch.randn(3, T, D)
+    found = layer(x, lengths=lengths, return_gates=True)[2]
+    layer.backend = "reference"
+    for each, expected in zip(found, layer(x, lengths=lengths, return_gates=True)[2], strict=True):
+        values = expected["output_gate"]
+        assert each["m"].shape == expected["m"].shape == (3, T, *function(values[0]).shape[1:])
+        torch.testing.assert_close(each["m"], expected["m"])
+        live = [row[: T if lengths is None else n] for row, n in zip(expected["m"], lengths or [T] * 3, strict=True)]
+        for row, value in zip(live, values, strict=True):
+            torch.testing.assert_close(row, function(value[: len(row)]))
+        assert expected["m"].abs().sum().isclose(sum(row.abs().sum() for row in live)), "0 beyond the length of each"
+
+
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+@pytest.mark.parametrize(
+    ("function", "got"), [(torch.mean, r"\[\]"), (lambda v: v.T, rf"\[{H}, \d+\]"), (lambda v: [v], "a list")]
+)
+def test_what_is_derived_without_a_row_for_each_is_refused(function, got, backend, interpreted):
+    spec = replace(CELLS["lstm"].make_spec(H), derived=(Derived("m", "output_gate", function),))
+    layer = Recurrent(own(CELLS["lstm"].step, spec), D, H, backend=backend)
+    with pytest.raises(ArgumentError, match=f"Derived.function of m: must give a row for each of its own; got {got}"):
         layer(torch.randn(T, B, D), return_gates=True)
 
 

@@ -19,7 +19,7 @@ from gatedrnn.sequence.modes import described, half_products, products, transfor
 from gatedrnn.sequence.perturb import Draw, fold_extra
 from gatedrnn.sequence.plan import Plan, biases, in_columns, plan_for, recurrent, rotated, starts
 from gatedrnn.sequence.plan import trace as gates_of
-from gatedrnn.sequence.request import Backend, Request, Result
+from gatedrnn.sequence.request import Backend, Request, Result, blank
 from gatedrnn.weights.compressed import CompressedWeight, as_dense, compressed, take_products
 
 _MOST_KNOWN = 1024
@@ -168,13 +168,13 @@ def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int] | No
 
 
 def _laid_out(found: Trace, lengths_B: Tensor | None, T: int, B: int) -> Trace:
-    """Gates of packed tokens [T · B, X] as [T, B, X], 0 beyond a row's length."""
+    """Gates of packed tokens [T · B, …] as [T, B, …], 0 beyond a row's length."""
     if lengths_B is not None:
         from gatedrnn.sequence.backends.cpu.recurrence.arguments import token_places
 
         places, dead = token_places(lengths_B, T)
-        found = {name: gate.index_select(0, places).masked_fill(dead, 0) for name, gate in found.items()}
-    found = {name: gate.view(T, B, gate.shape[-1]) for name, gate in found.items()}
+        found = {name: blank(gate.index_select(0, places), dead) for name, gate in found.items()}
+    found = {name: gate.unflatten(0, (T, B)) for name, gate in found.items()}
     if any(gate.requires_grad for gate in found.values()) or torch.compiler.is_compiling():
         return found
     return {name: gate.contiguous() for name, gate in found.items()}  # each its own, and not the memory of all

@@ -20,7 +20,7 @@ from gatedrnn.sequence import projected
 from gatedrnn.sequence.modes import storage_type, transformed
 from gatedrnn.sequence.perturb import fold, real_of
 from gatedrnn.sequence.plan import Plan, plan_for, summed, trace
-from gatedrnn.sequence.request import Backend, Request, Result
+from gatedrnn.sequence.request import Backend, Request, Result, blank
 
 OLDEST = (3, 4)
 """Triton's first version with all that the kernels use."""
@@ -76,13 +76,13 @@ class Triton(Backend):
             finals = h_all[last], *finals
         # copies: views would share what the backward pass reads, and hold all of h_all while a state is carried on
         finals = tuple(after.to(before.dtype, copy=True) for after, before in zip(finals, states, strict=True))
-        found = trace(spec, spec.starts, gates, request.wants) if request.return_gates else None
+        found = trace(spec, spec.starts, gates.flatten(0, 1), request.wants) if request.return_gates else None
+        found = found and {name: gate.unflatten(0, gates.shape[:2]) for name, gate in found.items()}
         if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
             found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
         if lengths is not None:
-            dead = (torch.arange(len(output), device=output.device)[:, None] >= lengths)[..., None]
-            output = output.masked_fill(dead, 0)
-            found = found and {name: gate.masked_fill(dead, 0) for name, gate in found.items()}
+            dead = torch.arange(len(output), device=output.device)[:, None] >= lengths
+            output, found = blank(output, dead), found and {name: blank(gate, dead) for name, gate in found.items()}
         return Result(output, finals, found)
 
 

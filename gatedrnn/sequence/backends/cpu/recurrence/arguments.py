@@ -267,7 +267,7 @@ def _ragged(lengths_B: Tensor, T: int, B: int, reverse: bool) -> Layout:
 
 
 def token_places(lengths_B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """The token at each place of a ragged batch [T · B], and which places have none [T · B, 1].
+    """The token at each place of a ragged batch [T · B], and which places have none [T · B].
 
     By operations that compilers see through: shapes depend on shapes alone.
     """
@@ -276,4 +276,4 @@ def token_places(lengths_B: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     rank_B = torch.argsort(order)
     offsets_T = F.pad(alive_TB.sum(1).cumsum(0), (1, 0))[:-1]
     places_TB = (offsets_T[:, None] + rank_B).masked_fill(~alive_TB, 0)
-    return places_TB.flatten(), ~alive_TB.flatten()[:, None]
+    return places_TB.flatten(), ~alive_TB.flatten()
