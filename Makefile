@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraint
 demo: .venv/.run
 	$(BIN)/gatedrnn demo --out gatedrnn-demo
 
-test: .venv/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+test: .venv/.dev # passive: threads that wait leave the core to other tests
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 test-instructions: .venv/.dev
 	$(BIN)/python tests/instructions.py

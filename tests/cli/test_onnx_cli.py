@@ -56,9 +56,7 @@ def test_levels_and_compressed_runs(levels, name, tmp_path):
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("layer", "gate"), [(1, "both"), (2, "master_forget"), ("mean", "master_input"), ("mean", "both")]
-)
+@pytest.mark.parametrize(("layer", "gate"), [(2, "master_forget"), ("mean", "both")])
 def test_trees_by_a_graph_are_those_of_the_model(work, tmp_path, layer, gate):
     run = load_run(work / "run")
     run.model.config = replace(run.model.config, tree_layer=layer, tree_gate=gate)

@@ -206,11 +206,11 @@ def drawn(kind, *shape):
 def test_products_are_right_and_touch_nothing_else(name, kind):
     torch.manual_seed(1)
     for M, N, K in SIZES:
-        A, B = drawn(kind, M, K), drawn(kind, K, N)
-        for add in (None, drawn(kind, M, N)):
-            check(name, kind, A, B, add=add)
-            check(name, kind, A, B.t().contiguous(), add=add, right_transposed=True)
-            check(name, kind, A.t().contiguous(), B, add=add, left_transposed=True)
+        A, B, add = drawn(kind, M, K), drawn(kind, K, N), drawn(kind, M, N)
+        check(name, kind, A, B)
+        check(name, kind, A, B, add=add)
+        check(name, kind, A, B.t().contiguous(), add=add, right_transposed=True)
+        check(name, kind, A.t().contiguous(), B, add=add, left_transposed=True)
 
 
 @every_product

@@ -235,7 +235,7 @@ def _compressed():
 
 
 def _bfloat16_products():
-    for variant in VARIANTS:
+    for variant in KINDS:
         layer = make(variant, 40, 35, bidirectional=True, dtype=torch.float32)
         x, states = inputs_for(layer, 4, 33)
 
@@ -247,7 +247,7 @@ def _bfloat16_products():
 
 
 def _bfloat16_weights():
-    for variant in VARIANTS:
+    for variant in KINDS:
         layer = make(variant, 13, 15, dtype=torch.bfloat16)
         for size in (1, 3):
             x, states = inputs_for(layer, 4, size)

@@ -230,7 +230,7 @@ def test_float32_is_near_float64(cell, options):
     exact = make(cell, options, D, H, 2)
     single = make(cell, options, D, H, 2, dtype=torch.float32)
     single.load_state_dict(exact.state_dict())
-    x, states = torch.randn(20, B, D, dtype=torch.float64), states_for(exact)
+    x, states = torch.randn(8, B, D, dtype=torch.float64), states_for(exact)
     measured = []
     for layer, dtype in ((exact, torch.float64), (single, torch.float32)):
         layer.load_state_dict({name: value.float() for name, value in exact.state_dict().items()})

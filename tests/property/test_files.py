@@ -23,7 +23,7 @@ def base(tmp_path_factory):
 def test_damaged_files_and_odd_options_end_in_success_or_one_line(base, start, monkeypatch):
     monkeypatch.setattr("gatedrnn.plots.trees.KINDS", ("svg",))  # figures take most of the time
     monkeypatch.setattr("gatedrnn.cli.commands.sweep.run_jobs", interrupted)
-    assert fuzz(7, range(start * 25, start * 25 + 25), base) == {}
+    assert fuzz(7, range(start * 25, start * 25 + 16), base) == {}
 
 
 def test_a_seed_draws_the_same_damage_again():
