@@ -87,14 +87,7 @@ OWN = Cell("own", "own matrices", own_spec, own_step)
 BINARY = Gates(straight_through=True)
 CELLS_HERE = {
     "lstm": (recompiled("lstm"), 13, Gates()),
-    "gru": (recompiled("gru"), 13, Gates()),
-    "gru-before": (recompiled("gru", reset_after=False), 9, Gates()),
-    "onlstm": (recompiled("onlstm", chunk_size=4), 24, Gates(temperature=0.8, noise_probability=0.5)),
-    "onlstm-free": (recompiled("onlstm", split_points="free"), 13, Gates()),
     "onlstm-hard": (recompiled("onlstm", chunk_size=3), 24, BINARY),
-    "peephole": (recompiled("peephole"), 11, Gates()),
-    "rnn-relu": (recompiled("rnn", nonlinearity="relu"), 11, Gates()),
-    "peephole-full": (recompiled("peephole", peephole="full"), 11, Gates()),
     "own": (OWN, 11, Gates()),
     "own-1": (OWN, 1, BINARY),
     "own-cool": (OWN, 35, Gates(temperature=0.7, noise_probability=0.5)),

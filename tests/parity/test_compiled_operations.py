@@ -187,7 +187,19 @@ def halves(n):
     )
 
 
-@pytest.mark.parametrize("function", [counted, filled, varied, summed_from_the_end, tenths, large, truths, halves])
+def counts(n):
+    return counted(n) + 2 * filled(n) + 3 * truths(n)
+
+
+def sums(n):
+    return varied(n) + 2 * summed_from_the_end(n)
+
+
+def numbers(n):
+    return tenths(n) + 2 * halves(n)
+
+
+@pytest.mark.parametrize("function", [counts, sums, numbers, large])
 def test_an_argument_that_is_read_is_compiled(function):
     check(ONE, of_n(function), "cpu")
 

@@ -91,9 +91,13 @@ def test_noise_drawn_by_the_layer_is_the_reference_s(variant, lengths, straight_
 
 
 @pytest.mark.parametrize(
-    "name", ["output_gate", *(pytest.param(name, marks=pytest.mark.alike) for name in ("input_gate", "forget_gate"))]
+    ("variant", "name"),
+    [
+        ("lstm", "output_gate"),
+        ("peephole", "output_gate"),
+        *(pytest.param("lstm", name, marks=pytest.mark.alike) for name in ("input_gate", "forget_gate")),
+    ],
 )
-@pytest.mark.parametrize("variant", ["lstm", "peephole"])
 def test_one_named_gate_is_perturbed(variant, name):
     gates = Gates(temperature=0.7, noise_probability=1.0, straight_through=True, names=(name,))
     layer = make(variant, gates=gates, training=True)

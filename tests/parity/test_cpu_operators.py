@@ -11,6 +11,7 @@ pytest.importorskip("numba")
 
 import torch
 from harness import (
+    KINDS,
     RAGGED,
     B,
     D,
@@ -303,7 +304,7 @@ def test_autocast_takes_bfloat16_input():
         assert torch.equal(call(layer, x, states)[0], call(layer, x.float(), states)[0])
 
 
-@every_cell
+@pytest.mark.parametrize("variant", KINDS)
 def test_a_layer_in_bfloat16_is_as_exact_as_the_reference_and_keeps_its_type(variant):
     layer = make(variant, 40, 36, 2, bidirectional=True, dtype=torch.bfloat16)
     exact = copy.deepcopy(layer).double()
