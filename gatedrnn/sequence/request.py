@@ -70,7 +70,7 @@ class Request:
         """The same with 0 beyond each row's length: NaN there would reach the gradients of weights as 0 · NaN."""
         if self.lengths_B is None:
             return values_TBX
-        return blank(values_TBX, torch.arange(len(values_TBX), device=values_TBX.device)[:, None] >= self.lengths_B)
+        return blank(values_TBX, torch.arange(values_TBX.shape[0], device=values_TBX.device)[:, None] >= self.lengths_B)
 
     def drawn_noise(self, logistic: Callable[..., Tensor] | None = None) -> Tensor | None:
         """The noise as a tensor [T, B, R], drawn now if it was still to be drawn.

@@ -491,6 +491,24 @@ def test_a_traced_layer_takes_any_number_of_steps(layers):
             fixed(given)
 
 
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"proj_size": 4}], ids=["both directions", "projected"])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_traced_layer_shows_its_gates_at_any_size(options, ragged):
+    layer = make("lstm", D, H, dtype=torch.float32, **options)
+
+    def shown(x, lengths=None):
+        output, _, traces = layer(x, lengths=lengths, return_gates=True)
+        return [output, *(gate for trace in traces for gate in trace.values())]
+
+    traced = torch.jit.trace(
+        shown, (torch.randn(5, 3, D), *[torch.tensor([5, 2, 3])] * ragged)
+    )  # checks itself without gradients
+    for steps, size in ((5, 3), (9, 4), (1, 1)):
+        given = torch.randn(steps, size, D), *[torch.randint(1, steps + 1, (size,))] * ragged
+        for found, expected in zip(traced(*given), shown(*given), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("way", ["compile", "export"])
 def test_a_graph_refuses_lengths_out_of_range(way):
     layer, x = make("lstm", dtype=torch.float32), torch.randn(5, B, D)

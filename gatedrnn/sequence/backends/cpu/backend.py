@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells import Params, Spec, Trace
+from gatedrnn.core.torch_internals import being_traced
 from gatedrnn.sequence import projected
 from gatedrnn.sequence.backends.cpu.availability import unavailable
 from gatedrnn.sequence.backends.cpu.matmul.sizes import DIRECT_TOKENS
@@ -175,7 +176,7 @@ def _laid_out(found: Trace, lengths_B: Tensor | None, T: int, B: int) -> Trace:
         places, dead = token_places(lengths_B, T)
         found = {name: blank(gate.index_select(0, places), dead) for name, gate in found.items()}
     found = {name: gate.unflatten(0, (T, B)) for name, gate in found.items()}
-    if any(gate.requires_grad for gate in found.values()) or torch.compiler.is_compiling():
+    if any(gate.requires_grad for gate in found.values()) or torch.compiler.is_compiling() or being_traced():
         return found
     return {name: gate.contiguous() for name, gate in found.items()}  # each its own, and not the memory of all
 

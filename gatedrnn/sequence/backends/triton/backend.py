@@ -81,7 +81,7 @@ class Triton(Backend):
         if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
             found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
         if lengths is not None:
-            dead = torch.arange(len(output), device=output.device)[:, None] >= lengths
+            dead = torch.arange(output.shape[0], device=output.device)[:, None] >= lengths
             output, found = blank(output, dead), found and {name: blank(gate, dead) for name, gate in found.items()}
         return Result(output, finals, found)
 
