@@ -133,8 +133,13 @@ def starts(plan: Plan, spec: Spec) -> list[int]:
     return [plan.kept + (first - plan.shift) % plan.columns_x for first in spec.starts]
 
 
-def trace(spec: Spec, starts: Sequence[int], gates: Tensor, wanted: Callable[[str], bool]) -> Trace:
-    """The named gates [rows, N], those that are wanted, of the kernel's gate values [rows, G] from these columns on."""
+def trace(
+    spec: Spec, starts: Sequence[int], gates: Tensor, wanted: Callable[[str], bool], dtype: torch.dtype | None = None
+) -> Trace:
+    """The named gates [rows, N], those that are wanted, of the kernel's gate values [rows, G] from these columns on.
+
+    Args: dtype: of the gates, from which others are derived; None for that of the kernel's values.
+    """
     sources = {each.of for each in spec.derived if wanted(each.name)}
     found: Trace = {}
     for gate, column in zip(spec.gates, starts, strict=True):
@@ -145,5 +150,5 @@ def trace(spec: Spec, starts: Sequence[int], gates: Tensor, wanted: Callable[[st
             y = (split_below if gate.squash == "cumax" else split_above)(y, gate.hard)[..., : gate.units]
         elif gate.hard:
             y = straight_through(y, (y > 0.5).to(y.dtype))
-        found[gate.name] = y
+        found[gate.name] = y if dtype is None else y.to(dtype)
     return spec.complete(found, wanted)

@@ -148,6 +148,16 @@ def test_what_is_derived_may_have_any_shape_for_each_row(function, lengths, back
 
 
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+def test_what_is_derived_keeps_its_own_type(backend, interpreted):
+    spec = replace(CELLS["lstm"].make_spec(H), derived=(Derived("m", "output_gate", lambda v: v.argmax(-1)),))
+    layer = Recurrent(own(CELLS["lstm"].step, spec), D, H, backend=backend, dtype=torch.bfloat16)
+    (trace,) = layer(torch.randn(T, B, D, dtype=torch.bfloat16), lengths=[2, T, 1, 3], return_gates=True)[2]
+    assert trace["m"].dtype == torch.int64 and trace["output_gate"].dtype == torch.bfloat16
+    dead = torch.arange(T)[:, None] >= torch.tensor([2, T, 1, 3])
+    assert torch.equal(trace["m"], trace["output_gate"].argmax(-1).masked_fill(dead, 0))
+
+
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 @pytest.mark.parametrize(
     ("function", "got"), [(torch.mean, r"\[\]"), (lambda v: v.T, rf"\[{H}, \d+\]"), (lambda v: [v], "a list")]
 )

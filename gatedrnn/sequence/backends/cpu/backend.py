@@ -106,8 +106,8 @@ class Cpu(Backend):
         finals = tuple(_as(after, before.dtype) for after, before in zip(found, state, strict=True))
         trace = None
         if request.return_gates:
-            trace = _laid_out(gates_of(request.spec, starts(plan, request.spec), gates, request.wants), lengths, T, B)
-            trace = {name: _as(gate, given) for name, gate in trace.items()} if half else trace
+            columns, dtype = starts(plan, request.spec), given if half else None
+            trace = _laid_out(gates_of(request.spec, columns, gates, request.wants, dtype), lengths, T, B)
         return Result(_as(output_TBH, finals[0].dtype), finals, trace)
 
     def prepare(self, requests: Sequence[Request]) -> Any:

@@ -76,10 +76,11 @@ class Triton(Backend):
             finals = h_all[last], *finals
         # copies: views would share what the backward pass reads, and hold all of h_all while a state is carried on
         finals = tuple(after.to(before.dtype, copy=True) for after, before in zip(finals, states, strict=True))
-        found = trace(spec, spec.starts, gates.flatten(0, 1), request.wants) if request.return_gates else None
-        found = found and {name: gate.unflatten(0, gates.shape[:2]) for name, gate in found.items()}
-        if found and x_TBR.dtype == params.weight_hh.dtype:  # no autocast: all in one type
-            found = {name: gate.to(x_TBR.dtype) for name, gate in found.items()}
+        found = None
+        if request.return_gates:
+            alike = x_TBR.dtype if x_TBR.dtype == params.weight_hh.dtype else None  # no autocast: all in one type
+            found = trace(spec, spec.starts, gates.flatten(0, 1), request.wants, alike)
+            found = {name: gate.unflatten(0, gates.shape[:2]) for name, gate in found.items()}
         if lengths is not None:
             dead = torch.arange(output.shape[0], device=output.device)[:, None] >= lengths
             output, found = blank(output, dead), found and {name: blank(gate, dead) for name, gate in found.items()}
