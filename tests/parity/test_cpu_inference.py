@@ -496,13 +496,18 @@ def test_a_traced_layer_takes_any_number_of_steps(layers):
 def test_a_traced_layer_shows_its_gates_at_any_size(options, ragged):
     layer = make("lstm", D, H, dtype=torch.float32, **options)
 
-    def shown(x, lengths=None):
-        output, _, traces = layer(x, lengths=lengths, return_gates=True)
-        return [output, *(gate for trace in traces for gate in trace.values())]
+    class Shown(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
 
-    traced = torch.jit.trace(
-        shown, (torch.randn(5, 3, D), *[torch.tensor([5, 2, 3])] * ragged)
-    )  # checks itself without gradients
+        def forward(self, x, lengths=None):
+            output, _, traces = self.layer(x, lengths=lengths, return_gates=True)
+            return [output, *(gate for trace in traces for gate in trace.values())]
+
+    shown = Shown()
+    given = torch.randn(5, 3, D), *[torch.tensor([5, 2, 3])] * ragged
+    traced = torch.jit.trace(shown, given)  # which checks itself without gradients
     for steps, size in ((5, 3), (9, 4), (1, 1)):
         given = torch.randn(steps, size, D), *[torch.randint(1, steps + 1, (size,))] * ragged
         for found, expected in zip(traced(*given), shown(*given), strict=True):
