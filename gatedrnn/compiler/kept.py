@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gatedrnn.cells.spec import Spec, Step
+from gatedrnn.cells.spec import Extra, Gate, Spec, Step
 from gatedrnn.compiler.cell import Compiled, compile_cell
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.outside import fingerprint, place
@@ -31,6 +31,9 @@ def kept(step: Step, spec: Spec) -> Compiled | str:
     """A cell's kernels, or why it has none: from memory, from disk, or compiled now."""
     if type(spec) is not Spec:
         return f"its Spec is a {type(spec).__name__}, which may hold values that kernels do not see"
+    for part in (*spec.gates, *spec.extras):
+        if type(part) not in (Gate, Extra):
+            return f"its {part.name} is a {type(part).__name__}, which may hold values that kernels do not see"
     for gate in spec.gates:
         if getattr(SQUASHES[gate.squash], "__module__", None) != sigmoid.__module__:
             return f"the squash {gate.squash!r} of its gate {gate.name} is not one of the package's own"

@@ -180,16 +180,23 @@ def _text(value: Any) -> str:
 
 
 def _fixed(value: Any) -> bool:
+    if (
+        _module(type(value)) not in _TRUSTED
+    ):  # a class of the user's own, whose attributes may follow from more than its value
+        return False
     if isinstance(value, tuple | frozenset):
         return all(map(_fixed, value))
     if isinstance(value, _WITHOUT_STATE) or type(value).__module__ == "torch._ops":
         return _module(value) in _TRUSTED
-    return isinstance(value, (*_CONSTANT, *_FROZEN))
+    return isinstance(value, _CONSTANT) or type(value) in _FROZEN
 
 
 def _module(value: Any) -> str:
-    """The package that it is from, or is."""
-    name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    """The package that it is from, or is; of a function, where it was written: `functools.wraps` copies `__module__`."""
+    if isinstance(value, types.FunctionType):
+        name = value.__globals__.get("__name__")
+    else:
+        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
     return (name or "").split(".")[0]
 
 

@@ -140,7 +140,7 @@ class Corpus:
         with path.open("wb") as stream:
             for lines in self._batches(split):
                 ids = encode(lines)
-                ids.tofile(stream)
+                stream.write(ids.data)  # whose error names its cause
                 unknown += len(ids) - int(np.count_nonzero(ids))
         self._unknown[split] = unknown
 

@@ -26,7 +26,7 @@ def sigmoid(z: Tensor, hard: bool = False) -> Tensor:
 
 
 def cumax(z: Tensor, hard: bool = False) -> Tensor:
-    """cumsum(softmax(z)): P(unit k is 1) = P(split ≤ k) for a split point drawn from softmax(z); rises to exactly 1.
+    """cumsum(softmax(z)): P(unit k is 1) = P(split ≤ k) for a split point drawn from softmax(z); rises to 1, up to rounding.
 
     Equations: Shen et al. 2019, eq. 6–8. Departs: none.
     """

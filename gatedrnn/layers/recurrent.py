@@ -8,6 +8,7 @@ import math
 import numbers
 from abc import ABC
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,7 @@ class RecurrentBase(nn.Module, ABC):
         if not isinstance(spec, Spec):
             rule = "make_spec must return a Spec"
             raise ArgumentError(f"cell {self.cell.name}", rule, f"a {type(spec).__name__}", "Mend make_spec")
-        self.spec = spec.with_gates(self.gates)
+        self.spec = replace(spec).with_gates(self.gates)  # its own: kernels are known by it
         self.spec.perturbed(self.gates)
         self.proj_size = _projectable(owner, self.cell, self.spec, proj_size)
         if dtype is not None:

@@ -134,11 +134,11 @@ def starts(plan: Plan, spec: Spec) -> list[int]:
 
 
 def trace(
-    spec: Spec, starts: Sequence[int], gates: Tensor, wanted: Callable[[str], bool], dtype: torch.dtype | None = None
+    spec: Spec, starts: Sequence[int], gates: Tensor, wanted: Callable[[str], bool], laid: Callable[[Tensor], Tensor]
 ) -> Trace:
     """The named gates [rows, N], those that are wanted, of the kernel's gate values [rows, G] from these columns on.
 
-    Args: dtype: of the gates, from which others are derived; None for that of the kernel's values.
+    Args: laid: gives a gate its type and its rows, of which others are derived.
     """
     sources = {each.of for each in spec.derived if wanted(each.name)}
     found: Trace = {}
@@ -150,5 +150,5 @@ def trace(
             y = (split_below if gate.squash == "cumax" else split_above)(y, gate.hard)[..., : gate.units]
         elif gate.hard:
             y = straight_through(y, (y > 0.5).to(y.dtype))
-        found[gate.name] = y if dtype is None else y.to(dtype)
+        found[gate.name] = laid(y)
     return spec.complete(found, wanted)

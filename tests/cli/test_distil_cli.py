@@ -195,6 +195,11 @@ SMALL = ONLSTM[:4]
         (["onlstm"], [*ONLSTM, "--distil.weight", 0], "distil.weight: must be"),
         (["onlstm"], [*ONLSTM, "--training.unit", "stream"], "training.unit: must be sentence for distil; got stream"),
         (["onlstm"], [*ONLSTM, "--data.level", "char"], "distil: needs a vocabulary of words; got level char"),
+        (
+            ["grammar", "onlstm"],
+            [*ONLSTM, "--data.tokenize", "penn"],
+            "data.tokenize: must be the student's, which is penn; got none in",
+        ),
         (["onlstm"], ["--task", "grammar"], "distil --task: must be language_modelling; got grammar"),
     ],
 )

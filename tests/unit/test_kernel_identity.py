@@ -1,5 +1,6 @@
 """What decides on a kernel: its name holds all that a step can read of its Spec, and the code that the step calls."""
 
+import functools
 import types
 
 import numpy as np
@@ -13,6 +14,7 @@ from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec
 from gatedrnn.compiler.cell import Compiled
 from gatedrnn.compiler.kept import kept
 from gatedrnn.compiler.outside import fingerprint, mark
+from gatedrnn.core.errors import BackendError
 
 
 def scaled(spec, params, x, h, state):
@@ -168,6 +170,84 @@ def test_an_edited_step_of_the_same_name_has_a_new_kernel(registered, interprete
         exec(text, space.__dict__)
         agrees(Recurrent(registered(own(space.step)), D, H), backend)
         CELLS.remove("mine")
+
+
+WRAPPED = """
+import enum, functools, torch, typing
+import torch.nn.functional as F
+from gatedrnn.cells import lstm
+class Opt(typing.NamedTuple):
+    gain: float
+    decay: float
+class Level(enum.IntEnum):
+    ONE = 1
+    gain = property(lambda self: 2.0)
+OPT = Opt(2.0, 1.0)
+LEVEL = Level.ONE
+@functools.wraps(F.hardtanh)
+def doubled(n):
+    return 2.0 * n
+def step(spec, params, x_gates, h_gates, state):
+    n = spec.squash('n', x_gates + h_gates)
+    return (VALUE,), {'n': n}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "old", "new"),
+    [
+        ("doubled(n)", "2.0 * n", "3.0 * n"),
+        ("OPT.gain * n", "Opt(2.0, 1.0)", "Opt(decay=2.0, gain=1.0)"),
+        ("OPT.gain * n", "    gain: float\n    decay: float", "    decay: float\n    gain: float"),
+        ("LEVEL.gain * n", "self: 2.0", "self: 3.0"),
+    ],
+    ids=["a helper under wraps", "other fields", "fields in another order", "a property"],
+)
+def test_what_a_step_reads_of_its_file_decides(value, old, new):
+    for text in (WRAPPED, WRAPPED.replace(old, new)):
+        space = types.ModuleType("space")
+        exec(text.replace("VALUE", value), space.__dict__)
+        agrees(Recurrent(own(space.step), D, H), "auto")
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["registered", "not registered"])
+def test_a_step_under_wraps_of_the_package_s_own_is_not_the_package_s(registered, known):
+    lstm = CELLS["lstm"]
+    for factor in (1.0, 3.0):
+
+        @functools.wraps(lstm.step)
+        def step(spec, params, x_gates, h_gates, state, factor=factor):
+            return lstm.step(spec, params, factor * x_gates, h_gates, state)
+
+        cell = own(step, lstm.make_spec(H))
+        agrees(Recurrent(registered(cell) if known else cell, D, H), "cpu")
+        if known:
+            CELLS.remove("mine")
+
+
+def test_a_gate_of_ones_own_class_is_the_reference_s():
+    class Sharp(Gate):
+        def __call__(self, logits):
+            return torch.sigmoid(4 * logits)
+
+    def step(spec, params, x_gates, h_gates, state):
+        n = spec.gate("n")(x_gates + h_gates)
+        return (n,), {"n": n}
+
+    layer = Recurrent(own(step, Spec(H, (Sharp("n", H),), ("h",))), D, H)
+    agrees(layer, "auto")
+    layer.backend = "cpu"
+    with pytest.raises(BackendError, match="its n is a Sharp, which may hold values that kernels do not see"):
+        layer(torch.randn(T, B, D))
+
+
+def test_layers_of_one_spec_have_the_equation_of_their_day():
+    space = types.ModuleType("space")
+    exec(CHANGING, space.__dict__)
+    spec = one_gate(H)  # which make_spec gives to all
+    for slope in (1.0, 3.0):
+        space.SLOPE = slope
+        agrees(Recurrent(own(space.step, spec), D, H), "cpu")
 
 
 BAD = """

@@ -148,6 +148,19 @@ def test_what_is_derived_may_have_any_shape_for_each_row(function, lengths, back
 
 
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+def test_what_is_derived_sees_rows_of_tokens_alone(backend, interpreted):
+    def entropy(v):
+        assert (v > 0).all(), "a row that is no sequence's"
+        return torch.distributions.Categorical(probs=v / v.sum(-1, keepdim=True)).entropy()
+
+    spec = replace(CELLS["lstm"].make_spec(H), derived=(Derived("m", "output_gate", entropy),))
+    layer = Recurrent(own(CELLS["lstm"].step, spec), D, H, backend=backend)
+    trace = layer(torch.randn(T, B, D), lengths=[2, T, 1, 3], return_gates=["m"])[2][0]
+    trace["m"].sum().backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 def test_what_is_derived_keeps_its_own_type(backend, interpreted):
     spec = replace(CELLS["lstm"].make_spec(H), derived=(Derived("m", "output_gate", lambda v: v.argmax(-1)),))
     layer = Recurrent(own(CELLS["lstm"].step, spec), D, H, backend=backend, dtype=torch.bfloat16)

@@ -108,6 +108,11 @@ def _taught(runs: list[Run], options: Options, task: Any, config: Any, out: Path
         known.check_text(task.corpus, str(out))
         _check_same(known, runs, options)
         return LanguageModelling(task.corpus, known)
+    own = task.corpus.vocabulary.tokenize
+    for run in runs:
+        if run.vocabulary.tokenize != own:
+            rule, got = f"must be the student's, which is {own}", f"{run.vocabulary.tokenize} in {run.folder}"
+            raise ArgumentError("data.tokenize", rule, got, f"Add --data.tokenize {run.vocabulary.tokenize}")
     heights = {split: _heights(runs, task.corpus, split, console) for split in SPLITS}
     teacher = Teacher.of(task.corpus, heights, _told(runs), how)
     if rank() == 0:

@@ -106,8 +106,7 @@ class Cpu(Backend):
         finals = tuple(_as(after, before.dtype) for after, before in zip(found, state, strict=True))
         trace = None
         if request.return_gates:
-            columns, dtype = starts(plan, request.spec), given if half else None
-            trace = _laid_out(gates_of(request.spec, columns, gates, request.wants, dtype), lengths, T, B)
+            trace = _shown(request, plan, gates, given if half else gates.dtype)
         return Result(_as(output_TBH, finals[0].dtype), finals, trace)
 
     def prepare(self, requests: Sequence[Request]) -> Any:
@@ -168,13 +167,19 @@ def _drawn(plan: Plan, draw: Draw | None) -> tuple[Tensor | None, list[int] | No
     return draw.seed, edges, [draw.probability, draw.scale]
 
 
-def _laid_out(found: Trace, lengths_B: Tensor | None, T: int, B: int) -> Trace:
-    """Gates of packed tokens [T · B, …] as [T, B, …], 0 beyond a row's length."""
-    if lengths_B is not None:
+def _shown(request: Request, plan: Plan, gates: Tensor, dtype: torch.dtype) -> Trace:
+    """The gates that are wanted of packed tokens [T · B, G], as [T, B, …], 0 beyond a row's length."""
+    (T, B, _), columns = request.x_TBD.shape, starts(plan, request.spec)
+    if request.lengths_B is None:
+        found = gates_of(request.spec, columns, gates, request.wants, lambda gate: _as(gate, dtype))
+    else:
         from gatedrnn.sequence.backends.cpu.recurrence.arguments import token_places
 
-        places, dead = token_places(lengths_B, T)
-        found = {name: blank(gate.index_select(0, places), dead) for name, gate in found.items()}
+        places, dead = token_places(request.lengths_B, T)  # before others are derived, which see rows of tokens alone
+        found = gates_of(
+            request.spec, columns, gates, request.wants, lambda gate: _as(gate, dtype).index_select(0, places)
+        )
+        found = {name: blank(gate, dead) for name, gate in found.items()}
     found = {name: gate.unflatten(0, (T, B)) for name, gate in found.items()}
     if any(gate.requires_grad for gate in found.values()) or torch.compiler.is_compiling() or being_traced():
         return found
