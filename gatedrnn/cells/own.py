@@ -13,6 +13,7 @@ from typing import Any
 from gatedrnn.cells import CELLS
 from gatedrnn.cells.spec import Cell
 from gatedrnn.core.errors import DataError, GatedRNNError
+from gatedrnn.core.origin import module_of
 
 _PARTS = "step", "make_spec"
 _RUN: dict[Path, str] = {}
@@ -116,7 +117,7 @@ def _forget(place: Path, name: str, before: set[str], loaded: set[str]) -> None:
     """
     del _RUN[place], sys.modules[name]
     for own in set(CELLS) - before:
-        made_in = {getattr(made, "__module__", name) for made in (CELLS[own].step, CELLS[own].make_spec)}
+        made_in = {module_of(made) or name for made in (CELLS[own].step, CELLS[own].make_spec)}
         if made_in <= loaded | {name}:
             CELLS.remove(own)
 

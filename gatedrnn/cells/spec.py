@@ -76,7 +76,8 @@ class Extra:
 class Derived:
     """What a trace shows beside gates: `function` of the gate called `of`.
 
-    It is given values [rows, N], a row for each sequence and step, and gives [rows, …]; no row may depend on another.
+    It is given values [rows, N], a row for each sequence and step, and gives [rows, …]. No row may depend on another,
+    and it must not write into what it is given.
     """
 
     name: str

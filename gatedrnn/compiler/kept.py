@@ -20,6 +20,7 @@ from gatedrnn.compiler.plan import Plan
 from gatedrnn.compiler.triton import Gpu
 from gatedrnn.core.errors import DataError
 from gatedrnn.core.files import cache_folder, code_files, write_with
+from gatedrnn.core.origin import module_of
 from gatedrnn.core.torch_internals import all_decompositions
 from gatedrnn.gates import SQUASHES, sigmoid
 
@@ -35,7 +36,7 @@ def kept(step: Step, spec: Spec) -> Compiled | str:
         if type(part) not in (Gate, Extra):
             return f"its {part.name} is a {type(part).__name__}, which may hold values that kernels do not see"
     for gate in spec.gates:
-        if getattr(SQUASHES[gate.squash], "__module__", None) != sigmoid.__module__:
+        if module_of(SQUASHES[gate.squash]) != module_of(sigmoid):
             return f"the squash {gate.squash!r} of its gate {gate.name} is not one of the package's own"
     keys: list[str] = []
     for lines in (False, True):

@@ -10,6 +10,7 @@ from typing import Any
 
 from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Spec
 from gatedrnn.compiler.errors import UnsupportedError
+from gatedrnn.core.origin import module_of
 from gatedrnn.gates import Gates
 
 _CONSTANT = (int, float, complex, str, bytes, type(None))
@@ -180,9 +181,7 @@ def _text(value: Any) -> str:
 
 
 def _fixed(value: Any) -> bool:
-    if (
-        _module(type(value)) not in _TRUSTED
-    ):  # a class of the user's own, whose attributes may follow from more than its value
+    if _module(type(value)) not in _TRUSTED:  # attributes of a user's class may follow from more than its value
         return False
     if isinstance(value, tuple | frozenset):
         return all(map(_fixed, value))
@@ -192,12 +191,8 @@ def _fixed(value: Any) -> bool:
 
 
 def _module(value: Any) -> str:
-    """The package that it is from, or is; of a function, where it was written: `functools.wraps` copies `__module__`."""
-    if isinstance(value, types.FunctionType):
-        name = value.__globals__.get("__name__")
-    else:
-        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
-    return (name or "").split(".")[0]
+    """The package that it is from, or is."""
+    return (value.__name__ if isinstance(value, types.ModuleType) else module_of(value)).partition(".")[0]
 
 
 def _read(function: types.FunctionType) -> Iterator[tuple[str, Any, bool]]:

@@ -2,6 +2,8 @@
 
 import gzip
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -98,6 +100,18 @@ def cached(tmp_path, **options):
     assert {split: corpus[split].tolist() for split in corpus.files} == plain
     assert all(isinstance(corpus[split], np.memmap) for split in corpus.files)
     return corpus, (tmp_path / "tokens" / "train.int32").stat()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the size of files as Linux does")
+def test_a_cache_that_cannot_be_written_says_why(tmp_path):
+    write(tmp_path, train="a b c\n" * 20_000, valid="a b\n")
+    script = (
+        "import resource, sys\nfrom gatedrnn.data import Corpus, find_splits\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        f"from pathlib import Path\nCorpus(find_splits({str(tmp_path)!r})).cache(Path({str(tmp_path / 'cache')!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert "train.int32: must be writable; got File too large" in done.stderr, done.stderr
 
 
 def test_cache_is_mapped_and_reused(tmp_path):

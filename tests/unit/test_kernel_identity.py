@@ -15,6 +15,7 @@ from gatedrnn.compiler.cell import Compiled
 from gatedrnn.compiler.kept import kept
 from gatedrnn.compiler.outside import fingerprint, mark
 from gatedrnn.core.errors import BackendError
+from gatedrnn.gates import SQUASHES
 
 
 def scaled(spec, params, x, h, state):
@@ -175,7 +176,6 @@ def test_an_edited_step_of_the_same_name_has_a_new_kernel(registered, interprete
 WRAPPED = """
 import enum, functools, torch, typing
 import torch.nn.functional as F
-from gatedrnn.cells import lstm
 class Opt(typing.NamedTuple):
     gain: float
     decay: float
@@ -239,6 +239,14 @@ def test_a_gate_of_ones_own_class_is_the_reference_s():
     layer.backend = "cpu"
     with pytest.raises(BackendError, match="its n is a Sharp, which may hold values that kernels do not see"):
         layer(torch.randn(T, B, D))
+
+
+def test_a_squash_under_wraps_of_the_package_s_own_is_not_the_package_s(monkeypatch):
+    sigmoid = SQUASHES["sigmoid"]
+    monkeypatch.setitem(SQUASHES, "sigmoid", functools.wraps(sigmoid)(lambda z, hard=False: 2 * sigmoid(z, hard)))
+    assert "the squash 'sigmoid' of its gate n is not one of the package's own" in kept(
+        scaled, Spec(H, (Gate("n", H),), ("h",))
+    )
 
 
 def test_layers_of_one_spec_have_the_equation_of_their_day():

@@ -12,7 +12,8 @@ from gatedrnn.studies.parsing.parse import Parse, parse_sentences
 
 
 def parse_lines(model: LanguageModel, vocabulary: Vocabulary, lines: Iterable[str], **how: Any) -> Iterator[Parse]:
-    """Parse lines, in order, in constant memory for any number of them; a line without a word has an empty tree.
+    """Parse lines, in order; a line without a word has an empty tree. Any number of them, in the memory of 4,096 sentences and of
+    the empty lines between them.
 
     Args: how: as in `parse_sentences`.
     Raises: ArgumentError: as `parse_sentences`.

@@ -78,9 +78,8 @@ class Triton(Backend):
         finals = tuple(after.to(before.dtype, copy=True) for after, before in zip(finals, states, strict=True))
         found = None
         if request.return_gates:
-            alike = (
-                x_TBR.dtype if x_TBR.dtype == params.weight_hh.dtype else gates.dtype
-            )  # no autocast: all in one type
+            alone = x_TBR.dtype == params.weight_hh.dtype  # no autocast: all in one type
+            alike = x_TBR.dtype if alone else gates.dtype
             found = trace(spec, spec.starts, gates.flatten(0, 1), request.wants, lambda gate: gate.to(alike))
             found = {name: gate.unflatten(0, gates.shape[:2]) for name, gate in found.items()}
         if lengths is not None:
