@@ -3,7 +3,8 @@
 import torch
 
 from gatedrnn.cells import coupled, g2lstm, gru, layernorm, lstm, mgu, onlstm, peephole, rnn, slstm
-from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Params, Spec, State, Trace, repeat_chunks
+from gatedrnn.cells.onlstm import repeat_chunks
+from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Params, Spec, State, Trace
 from gatedrnn.core.registry import Registry
 
 CELLS: Registry[Cell] = Registry(

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gatedrnn.cells import lstm
-from gatedrnn.cells.spec import Cell, Gate, Params, Spec, State, Trace, repeat_chunks
+from gatedrnn.cells.spec import Cell, Gate, Params, Spec, State, Trace
 from gatedrnn.core.checks import one_of, positive_int
 from gatedrnn.core.errors import ArgumentError
 
@@ -60,6 +60,14 @@ def step(spec: Spec, params: Params, x_gates: Tensor, h_gates: Tensor, state: St
     h = o * torch.tanh(c)
     gates = {"input_gate": i, "forget_gate": f, "cell_candidate": g, "output_gate": o}
     return (h, c), gates | {"master_input": i_master, "master_forget": f_master}
+
+
+def repeat_chunks(values_BK: Tensor, hidden_size: int) -> Tensor:
+    """Each of K values repeated for the hidden_size / K consecutive units of its chunk: [B, K] → [B, H]."""
+    chunks = values_BK.shape[-1]
+    if chunks == hidden_size:
+        return values_BK
+    return torch.repeat_interleave(values_BK, hidden_size // chunks, -1, output_size=hidden_size)
 
 
 CELL = Cell(

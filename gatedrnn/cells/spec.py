@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from gatedrnn.core.checks import positive_int
@@ -111,6 +110,7 @@ class Spec:
         constants: names and values of numbers that the step reads, `spec.constant(name)`; an option may be one. An int, a float
             or a bool stays one; NumPy's numbers become Python's.
         normalised: whether the step normalises logits, so that no temperature or noise can be folded into them.
+        equation: set by a layer: what says by which equation of a cell of one's own it computes (`compiler.outside.mark`).
         rows: R, the rows of weight_ih and weight_hh; follows from the gates.
         recurrent_rows: rows of U whose product the driver computes; follows from the gates.
     """
@@ -123,6 +123,7 @@ class Spec:
     derived: tuple[Derived, ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
     normalised: bool = False
+    equation: str = field(default="", kw_only=True, repr=False, compare=False)
     rows: int = field(init=False, repr=False, compare=False)
     recurrent_rows: int = field(init=False, repr=False, compare=False)
 
@@ -390,11 +391,3 @@ def _signature(step: Any) -> inspect.Signature | None:
         return inspect.signature(step, follow_wrapped=False)
     except ValueError:  # written in another language
         return None
-
-
-def repeat_chunks(values_BK: Tensor, hidden_size: int) -> Tensor:
-    """Each of K values repeated for the hidden_size / K consecutive units of its chunk: [B, K] → [B, H]."""
-    chunks = values_BK.shape[-1]
-    if chunks == hidden_size:
-        return values_BK
-    return torch.repeat_interleave(values_BK, hidden_size // chunks, -1, output_size=hidden_size)

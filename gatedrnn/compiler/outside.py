@@ -53,10 +53,13 @@ def place(step: Callable[..., Any], name: str = "") -> str:
 
 
 def mark(step: Callable[..., Any]) -> str:
-    """What a kernel's name ends in, so that another equation of that name is another one; nothing for the package's own."""
+    """What tells an equation from another of that name; nothing for the package's own, "#" where it reads what may change."""
     if _module(step) == __name__.partition(".")[0]:
         return ""
-    return "#" + hashlib.sha256(fingerprint(step).encode()).hexdigest()[:16]
+    try:
+        return "#" + hashlib.sha256(fingerprint(step).encode()).hexdigest()[:16]
+    except UnsupportedError:  # then it has no kernels
+        return "#"
 
 
 def _collect(function: Any, seen: set[int], parts: list[str], lines: bool) -> None:
@@ -175,6 +178,8 @@ def _text(value: Any) -> str:
         return str([_text(each) for each in value])
     if isinstance(value, Cell):
         return f"{value.name} {value.make_spec.__qualname__} {value.step.__qualname__} {value.options} {value.gates}"
+    if type(value) is int:
+        return hex(value)  # of any size
     if isinstance(value, types.ModuleType) or callable(value):
         return f"{getattr(value, '__module__', '')} {getattr(value, '__qualname__', type(value).__name__)}"
     return repr(value)

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from gatedrnn.cells import Cell, Params, Spec, State, Trace
 from gatedrnn.cells.native import native
+from gatedrnn.compiler.outside import mark
 from gatedrnn.core.checks import like, nearest, one_of, positive_int, probability
 from gatedrnn.core.errors import ArgumentError
 from gatedrnn.gates import Gates
@@ -101,13 +102,20 @@ class RecurrentBase(nn.Module, ABC):
         if not isinstance(spec, Spec):
             rule = "make_spec must return a Spec"
             raise ArgumentError(f"cell {self.cell.name}", rule, f"a {type(spec).__name__}", "Mend make_spec")
-        self.spec = replace(spec).with_gates(self.gates)  # its own: kernels are known by it
+        # its own: kernels are known by it, and a graph of another equation is not taken for it
+        self.spec = replace(spec, equation=mark(self.cell.step)).with_gates(self.gates)
         self.spec.perturbed(self.gates)
         self.proj_size = _projectable(owner, self.cell, self.spec, proj_size)
         if dtype is not None:
             _check_dtype(owner, dtype)
         self._register(device, dtype)
         self.reset_parameters()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.spec = replace(
+            self.spec, equation=mark(self.cell.step)
+        )  # a copy reads the equation anew, as a new layer does
 
     def reset_parameters(self) -> None:
         """Draw every parameter from U(−1/√H, 1/√H), in torch's order: the same seed gives torch.nn.LSTM's weights."""
@@ -247,7 +255,8 @@ class RecurrentBase(nn.Module, ABC):
         """The trace, which must have every gate that was named."""
         missing = [name for name in wanted if name not in trace] if isinstance(wanted, tuple) else []
         if missing:
-            owner, known = f"{type(self).__name__}.return_gates", ", ".join(gate.name for gate in self.spec.gates)
+            owner = f"{type(self).__name__}.return_gates"
+            known = ", ".join(each.name for each in (*self.spec.gates, *self.spec.derived))
             raise ArgumentError(
                 owner, f"must name gates of the cell: {known}", missing[0], "Or pass True for all gates"
             )

@@ -21,8 +21,8 @@ from gatedrnn.weights.compressed import as_dense
 _KNOWN: dict[tuple[Step, int], tuple[Spec, Plan | str]] = {}
 """By equation and by the Spec object, which is held, so that no other has its id; comparing Specs takes as long as planning."""
 _MOST_KNOWN = 1024
-_UNREGISTERED: dict[str, tuple[Step, Spec]] = {}
-"""Cells that are in no registry, by the name their kernels have."""
+_OWN: dict[str, tuple[Step, Spec]] = {}
+"""Cells of one's own by the names of their kernels, whatever is in the registry later."""
 
 
 def plan_for(step: Step, spec: Spec) -> Plan | str:
@@ -41,11 +41,11 @@ def kernel_of(step: Step, spec: Spec) -> str:
     """A cell's name and Spec, or a reason after "!". What names its kernels is `Plan.kernel`, with a mark of the equation."""
     for name, cell in CELLS.items():
         if cell.step is step:
-            return f"{name}:{spec.text()}"
+            return f"{name}{spec.equation}:{spec.text()}"
     if torch.compiler.is_compiling():
         return "!a compiler would not see through the compilation of a cell that is not registered"
-    kernel = f"step-{id(step)}:{spec.text()}"
-    _UNREGISTERED[kernel] = step, spec
+    kernel = f"step-{id(step)}{spec.equation}:{spec.text()}"
+    _OWN[kernel] = step, spec
     return kernel
 
 
@@ -65,7 +65,11 @@ def _planned(kernel: str) -> str:
     if isinstance(found, str):
         return f"!{found}"
     name, _, text = kernel.partition(":")
-    return replace(found.plan, kernel=f"{name}{mark(step)}:{text}").text()
+    equation = mark(step)
+    plan = replace(found.plan, kernel=f"{name.partition('#')[0]}{equation}:{text}")
+    if equation:
+        _OWN[plan.kernel] = step, spec
+    return plan.text()
 
 
 def cell_of(kernel: str) -> tuple[Step, Spec]:
@@ -77,15 +81,15 @@ def cell_of(kernel: str) -> tuple[Step, Spec]:
 
     name, _, text = kernel.partition(":")
     name, changeable, digest = name.partition("#")
-    if name in CELLS:
+    if kernel in _OWN:
+        step, spec = _OWN[kernel]
+    elif name in CELLS:
         step, spec = CELLS[name].step, Spec.of(text)
-    elif f"{name}:{text}" in _UNREGISTERED:
-        step, spec = _UNREGISTERED[f"{name}:{text}"]
     else:
         advice = "Register the cell under a name, before the graph is made and before it runs"
         raise BackendError("kernels", "a graph's cell must be known to this process", name, advice)
     if changeable and mark(step) != f"#{digest}":
-        rule, advice = "the equation of a cell must not change after its layer first ran", "Create the layer again"
+        rule, advice = "the equation of a cell must not change after its layer was made", "Create the layer again"
         raise BackendError("kernels", rule, f"a changed equation, or a changed number that it reads: {name}", advice)
     return step, spec
 

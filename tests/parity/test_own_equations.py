@@ -1,5 +1,6 @@
 """Equations that once gave wrong numbers: compiled now, or refused in a line that names the operation."""
 
+import copy
 import os
 import types
 
@@ -327,13 +328,11 @@ def test_a_spec_of_another_class_is_refused():
 
 
 class TestWhatChanges:
-    """A layer reads its equation once, when it first runs; a new layer reads it anew."""
+    """A layer has the equation of the time when it was made."""
 
-    @pytest.mark.parametrize("backend", ["cpu", "triton"])
-    def test_a_new_layer_has_the_constant_of_its_time(self, backend, monkeypatch):
-        if backend == "triton":
-            pytest.importorskip("triton", minversion="3.4")
-            monkeypatch.setenv("TRITON_INTERPRET", "1")
+    @staticmethod
+    def space():
+        """A module with a step and the constant that it reads."""
         space = types.ModuleType("space")
         text = (
             "import torch\nSLOPE = 1.0\n"
@@ -341,11 +340,23 @@ class TestWhatChanges:
             "    n = spec.squash('n', x_gates + h_gates)\n    return (SLOPE * torch.tanh(n) + n,), {'n': n}\n"
         )
         exec(text, space.__dict__)
-        x = torch.randn(T, B, D)
+        return space
 
+    @staticmethod
+    def cell(space):
+        return Cell(
+            "changing", "changing", lambda hidden_size: Spec(hidden_size, gates(1, hidden_size), ("h",)), space.step
+        )
+
+    @pytest.mark.parametrize("backend", ["cpu", "triton"])
+    def test_a_new_layer_has_the_constant_of_its_time(self, backend, monkeypatch):
+        if backend == "triton":
+            pytest.importorskip("triton", minversion="3.4")
+            monkeypatch.setenv("TRITON_INTERPRET", "1")
+        space, x = self.space(), torch.randn(T, B, D)
         for slope in (1.0, 3.0):
             space.SLOPE = slope
-            new = Recurrent(Cell("own", "own", lambda hidden_size: Spec(H, gates(1), ("h",)), space.step), D, H)
+            new = Recurrent(self.cell(space), D, H)
             with torch.no_grad():
                 new.backend = backend
                 found = new(x)[0]
@@ -355,14 +366,58 @@ class TestWhatChanges:
     def test_a_graph_made_before_is_refused(self):
         from gatedrnn.sequence.plan import Plan, cell_of, plan_for
 
-        space = types.ModuleType("space")
-        text = "SLOPE = 1.0\ndef step(spec, params, x_gates, h_gates, state):\n    n = spec.squash('n', x_gates + h_gates)\n"
-        exec(text + "    return (SLOPE * n,), {'n': n}\n", space.__dict__)
+        space = self.space()
         plan = plan_for(space.step, Spec(H, gates(1), ("h",)))
         assert isinstance(plan, Plan) and cell_of(plan.kernel)[0] is space.step
         space.SLOPE = 3.0
-        with pytest.raises(BackendError, match="must not change after its layer first ran"):
+        with pytest.raises(BackendError, match="must not change after its layer was made"):
             cell_of(plan.kernel)
+
+    def test_a_change_before_the_first_call_is_refused(self):
+        space = self.space()
+        layer = Recurrent(self.cell(space), D, H, backend="cpu")
+        space.SLOPE = 3.0
+        with pytest.raises(BackendError, match="must not change after its layer was made"):
+            layer(torch.randn(T, B, D))
+
+    def test_a_compiled_graph_is_not_taken_for_a_layer_of_another_equation(self):
+        space, x = self.space(), torch.randn(T, B, D)
+        cell = self.cell(space)
+        CELLS.register(cell.name, cell)
+        layers = []
+        try:
+            for slope in (1.0, 3.0, 1.0):
+                space.SLOPE = slope
+                layers.append(Recurrent(cell.name, D, H, backend="cpu"))
+                reference = Recurrent(cell.name, D, H, backend="reference")
+                for layer in (layers[-1], copy.deepcopy(layers[0])):
+                    reference.load_state_dict(layer.state_dict())
+                    found = torch.compile(layer, backend="aot_eager", fullgraph=True)(x)[0]
+                    torch.testing.assert_close(found, reference(x)[0])
+        finally:
+            CELLS.remove(cell.name)
+            torch.compiler.reset()
+
+    def test_another_cell_under_its_name(self):
+        """A layer computes on by the equation that it was made with, gradients too."""
+        space, x = self.space(), torch.randn(T, B, D)
+        cell = self.cell(space)
+        CELLS.register(cell.name, cell)
+        try:
+            layer = Recurrent(cell.name, D, H, backend="cpu")
+            with torch.no_grad():
+                before = layer(x)[0]
+            CELLS.remove(cell.name)
+            CELLS.register(cell.name, self.cell(self.space()))
+            after = layer(x)[0]
+            after.sum().backward()
+            found, layer.weight_hh_l0.grad = layer.weight_hh_l0.grad, None
+            layer.backend = "reference"
+            layer(x)[0].sum().backward()
+            torch.testing.assert_close(after, before)
+            torch.testing.assert_close(found, layer.weight_hh_l0.grad)
+        finally:
+            CELLS.remove(cell.name)
 
 
 @pytest.mark.parametrize("name", ["a|b", "a,b", "a;b", "a b", ""])

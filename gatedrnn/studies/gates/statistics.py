@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gatedrnn.cells import Spec, Trace
-from gatedrnn.cells.spec import repeat_chunks
+from gatedrnn.cells import Spec, Trace, repeat_chunks
 from gatedrnn.models.finite import finite
 from gatedrnn.tasks.gates import LayerGates
 
