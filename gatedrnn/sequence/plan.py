@@ -81,17 +81,17 @@ def cell_of(kernel: str) -> tuple[Step, Spec]:
 
     name, _, text = kernel.partition(":")
     name, changeable, digest = name.partition("#")
-    if kernel in _OWN:
-        step, spec = _OWN[kernel]
-    elif name in CELLS:
-        step, spec = CELLS[name].step, Spec.of(text)
-    else:
+    known = [_OWN[kernel]] if kernel in _OWN else []
+    if name in CELLS:
+        known.append((CELLS[name].step, Spec.of(text)))
+    if not known:
         advice = "Register the cell under a name, before the graph is made and before it runs"
         raise BackendError("kernels", "a graph's cell must be known to this process", name, advice)
-    if changeable and mark(step) != f"#{digest}":
-        rule, advice = "the equation of a cell must not change after its layer was made", "Create the layer again"
-        raise BackendError("kernels", rule, f"a changed equation, or a changed number that it reads: {name}", advice)
-    return step, spec
+    for step, spec in known:
+        if not changeable or mark(step) == f"#{digest}":
+            return step, spec
+    rule, advice = "the equation of a cell must not change after its layer was made", "Create the layer again"
+    raise BackendError("kernels", rule, f"a changed equation, or a changed number that it reads: {name}", advice)
 
 
 def rotated(plan: Plan, rows: Tensor) -> Tensor:
