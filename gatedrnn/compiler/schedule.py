@@ -84,7 +84,7 @@ def _planned(targets: list[tuple[Node, Place]], same: dict[str, str]) -> tuple[S
     last, at = max(early.values(), default=0), {early[node] for node in loops}
     late: dict[Node, int] = {}
     for node in reversed(order):
-        late[node] = min((late[u] - (not _joined(node, u)) for u in users[node]), default=last)
+        late[node] = min((late[u] - (not _together(node, u)) for u in users[node]), default=last)
         if node in loops:  # in one of the long loops that there are anyhow
             late[node] = max(stage for stage in at if stage <= late[node])
     stages = [Stage() for _ in range(last + 1)]
@@ -127,12 +127,19 @@ def _earliest(order: list[Node], loops: dict[Node, int]) -> dict[Node, int]:
     while True:
         early: dict[Node, int] = {}
         for node in order:
-            first = max((early[a] + (not _joined(a, node)) for a in node.inputs if a.op != "load"), default=0)
+            first = max((early[a] + (not _together(a, node)) for a in node.inputs if a.op != "load"), default=0)
             early[node] = max(first, floors.get(loops[node], 0)) if node in loops else first
         found = {group: max(early[n] for n in loops if loops[n] == group) for group in loops.values()}
         if found == floors:
             return early
         floors = found
+
+
+def _together(node: Node, user: Node) -> bool:
+    """Whether both can be computed in one stage: in one loop, or the user is a number, which come after the stage's loops."""
+    if user.op in POINTWISE and not user.size:
+        return node.op in REDUCTIONS or (node.op in POINTWISE and not node.size)
+    return _joined(node, user)
 
 
 def _joined(node: Node, user: Node) -> bool:

@@ -21,7 +21,7 @@ from gatedrnn.core.errors import BackendError
 HEAD = '''"""A cell that was made up."""
 import torch
 from torch.nn import functional as F
-from gatedrnn.cells.spec import Cell, Extra, Gate, Spec, repeat_chunks
+from gatedrnn.cells import Cell, Extra, Gate, Spec, repeat_chunks
 
 '''
 
