@@ -136,7 +136,7 @@ def _earliest(order: list[Node], loops: dict[Node, int]) -> dict[Node, int]:
 
 
 def _together(node: Node, user: Node) -> bool:
-    """Whether both can be computed in one stage: in one loop, or the user is a number, which come after the stage's loops."""
+    """Whether both can be computed in one stage: in one loop, or a number after the loops that it follows from."""
     if user.op in POINTWISE and not user.size:
         return node.op in REDUCTIONS or (node.op in POINTWISE and not node.size)
     return _joined(node, user)

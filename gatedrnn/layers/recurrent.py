@@ -112,10 +112,9 @@ class RecurrentBase(nn.Module, ABC):
         self.reset_parameters()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy reads the equation anew, as a new layer does."""
         super().__setstate__(state)
-        self.spec = replace(
-            self.spec, equation=mark(self.cell.step)
-        )  # a copy reads the equation anew, as a new layer does
+        self.spec = replace(self.spec, equation=mark(self.cell.step))
 
     def reset_parameters(self) -> None:
         """Draw every parameter from U(−1/√H, 1/√H), in torch's order: the same seed gives torch.nn.LSTM's weights."""
