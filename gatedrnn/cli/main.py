@@ -160,6 +160,8 @@ def build_parser(command: str | None = None, arguments: Sequence[str] = ()) -> _
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Returns: 0, 1 on an error, 130 if it was interrupted; usage errors exit with 2."""
     given = sys.argv[1:] if arguments is None else arguments
+    if sys.stderr is None:  # closed: what is printed there would be printed to the output
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
     if isinstance(sys.stdout, io.TextIOWrapper):
         codecs.register_error("as in JSON", _escaped)
         if not (

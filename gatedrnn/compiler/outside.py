@@ -1,5 +1,6 @@
 """What a step reads beside its arguments: it is traced once, so what may change unseen must not be in it."""
 
+import builtins
 import dis
 import hashlib
 import inspect
@@ -8,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gatedrnn.cells.spec import Cell, Derived, Extra, Gate, Spec
+from gatedrnn.cells.spec import Cell, Extra, Gate, Spec
 from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.core.origin import module_of
 from gatedrnn.gates import Gates
 
 _CONSTANT = (int, float, complex, str, bytes, type(None))
-_FROZEN = (Cell, Spec, Gate, Extra, Derived, Gates)
+_FROZEN = (Cell, Spec, Gate, Extra, Gates)
 _TRUSTED = ("torch", "gatedrnn", "math", "numpy", "typing", "builtins", "collections")
 _MODES = (
     "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_default_dtype", "is_compiling", "get_num_threads",
@@ -24,8 +25,11 @@ _MODES = (
 """Functions of PyTorch that tell of a call (what tensors tell, `asked` sees), and modules of random numbers."""
 _LOOK_UP = frozenset(("globals", "locals", "vars", "eval", "exec", "open"))
 """Of Python's own functions, those that read anything."""
+_TABLES = frozenset(("CELLS", "SQUASHES"))
+"""Of the package's own, what others may enter something into."""
 _RANDOM = ("numpy.random", "torch.random")
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+_MADE_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _WITHOUT_STATE = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
@@ -53,7 +57,7 @@ def place(step: Callable[..., Any], name: str = "") -> str:
 
 
 def mark(step: Callable[..., Any]) -> str:
-    """What tells an equation from another of that name; nothing for the package's own, "#" where it reads what may change."""
+    """What tells an equation from another of that name; "#" if it reads what may change or is not set, "" for our own."""
     if _module(step) == __name__.partition(".")[0]:
         return ""
     try:
@@ -75,6 +79,8 @@ def _collect(function: Any, seen: set[int], parts: list[str], lines: bool) -> No
         if name := next((each for each in _MODES if each in code.co_names), None):
             raise UnsupportedError(f"{name}, which may change{place(function, name)}")
         if names := _names(code) & _LOOK_UP - function.__globals__.keys():
+            raise UnsupportedError(f"{min(names)}, which may change{place(function, min(names))}")
+        if names := _TABLES.intersection(code.co_names) - _names(code):  # attributes of a module
             raise UnsupportedError(f"{min(names)}, which may change{place(function, min(names))}")
         if line := _decides_by_device(code):
             where = f"{Path(code.co_filename).name}:{line}"
@@ -177,19 +183,28 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return str([_text(each) for each in value])
     if isinstance(value, Cell):
-        return f"{value.name} {value.make_spec.__qualname__} {value.step.__qualname__} {value.options} {value.gates}"
+        functions = f"{value.make_spec.__qualname__} {value.step.__qualname__}"
+        return f"{value.name} {functions} {value.options} {value.gates} {value.advised}"
+    if isinstance(value, Spec):
+        return value.text()
     if type(value) is int:
         return hex(value)  # of any size
+    if isinstance(value, Gate):  # which can be called
+        return repr(value)
     if isinstance(value, types.ModuleType) or callable(value):
         return f"{getattr(value, '__module__', '')} {getattr(value, '__qualname__', type(value).__name__)}"
     return repr(value)
 
 
 def _fixed(value: Any) -> bool:
+    if type(value).__flags__ & _MADE_IN_PYTHON and type(value).__module__ == "builtins":  # by `exec` without a name
+        return False
     if _module(type(value)) not in _TRUSTED:  # attributes of a user's class may follow from more than its value
         return False
     if isinstance(value, tuple | frozenset):
         return all(map(_fixed, value))
+    if isinstance(value, Spec):
+        return _fixed(value.gates) and _fixed(value.extras)
     if isinstance(value, _WITHOUT_STATE) or type(value).__module__ == "torch._ops":
         return _module(value) in _TRUSTED
     return isinstance(value, _CONSTANT) or type(value) in _FROZEN
@@ -213,8 +228,11 @@ def _read(function: types.FunctionType) -> Iterator[tuple[str, Any, bool]]:
     for name, value in (function.__kwdefaults__ or {}).items():
         yield f"the default {name}", value, True
     for code in _codes(function.__code__):
-        for name in sorted(_names(code) & function.__globals__.keys() - {"__name__"}):
-            yield name, function.__globals__[name], False
+        for name in sorted(_names(code) - {"__name__"}):
+            if name in function.__globals__:
+                yield name, function.__globals__[name], False
+            elif not hasattr(builtins, name):
+                raise UnsupportedError(f"{name}, a variable from outside that is not set yet{place(function, name)}")
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gatedrnn.cells import CELLS, Params, Spec, Trace
+from gatedrnn.cells import CELLS, PACKAGED, Params, Spec, Trace
 from gatedrnn.cells.spec import Step
 from gatedrnn.compiler.plan import Plan, read_plan
 from gatedrnn.core.errors import BackendError
@@ -63,6 +63,7 @@ def _planned(kernel: str) -> str:
     step, spec = cell_of(kernel)
     found = kept(step, spec)
     if isinstance(found, str):
+        _OWN.pop(kernel, None)
         return f"!{found}"
     name, _, text = kernel.partition(":")
     equation = mark(step)
@@ -77,21 +78,24 @@ def cell_of(kernel: str) -> tuple[Step, Spec]:
 
     Raises: BackendError: this process does not know it, or knows another equation of that name.
     """
-    from gatedrnn.compiler.outside import mark
+    from gatedrnn.compiler.outside import mark, place
 
     name, _, text = kernel.partition(":")
     name, changeable, digest = name.partition("#")
     known = [_OWN[kernel]] if kernel in _OWN else []
+    if not changeable:  # the package's own keep their names, whoever takes them
+        known += [(cell.step, Spec.of(text)) for cell in PACKAGED if cell.name == name]
     if name in CELLS:
         known.append((CELLS[name].step, Spec.of(text)))
     if not known:
         advice = "Register the cell under a name, before the graph is made and before it runs"
         raise BackendError("kernels", "a graph's cell must be known to this process", name, advice)
     for step, spec in known:
-        if not changeable or mark(step) == f"#{digest}":
+        if not digest or mark(step) == f"#{digest}":
             return step, spec
+    named = f"{getattr(known[0][0], '__name__', name)}{place(known[0][0])}"
     rule, advice = "the equation of a cell must not change after its layer was made", "Create the layer again"
-    raise BackendError("kernels", rule, f"a changed equation, or a changed number that it reads: {name}", advice)
+    raise BackendError("kernels", rule, f"a changed equation, or a changed number that it reads: {named}", advice)
 
 
 def rotated(plan: Plan, rows: Tensor) -> Tensor:

@@ -86,6 +86,12 @@ def test_a_closed_standard_input_is_one_line(work, monkeypatch):
     assert "-: must be a readable file" in fails("evaluate", work / "run", "--data", "-")
 
 
+def test_what_is_told_on_a_closed_standard_error_is_not_in_the_output(work, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["surprisal", str(work / "run"), str(work / "text" / "test.txt")]) == 0
+    assert capsys.readouterr().out.startswith("sentence\t")
+
+
 def test_a_line_without_an_end_is_refused_before_memory_ends(work, tmp_path, monkeypatch):
     monkeypatch.setattr("gatedrnn.data.text._LONGEST_LINE", 1 << 20)
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a b\n" + b"a" * (1 << 21)))

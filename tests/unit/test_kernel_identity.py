@@ -16,6 +16,7 @@ from gatedrnn.compiler.kept import kept
 from gatedrnn.compiler.outside import fingerprint, mark
 from gatedrnn.core.errors import BackendError
 from gatedrnn.gates import SQUASHES
+from gatedrnn.sequence.backends.cpu.recurrence.compiled import parts_of
 
 
 def scaled(spec, params, x, h, state):
@@ -174,7 +175,7 @@ def test_an_edited_step_of_the_same_name_has_a_new_kernel(registered, interprete
 
 
 WRAPPED = """
-import enum, functools, torch, typing
+import enum, functools, gatedrnn, torch, typing
 import torch.nn.functional as F
 class Opt(typing.NamedTuple):
     gain: float
@@ -183,6 +184,7 @@ class Level(enum.IntEnum):
     ONE = 1
     gain = property(lambda self: 2.0)
 OPT = Opt(2.0, 1.0)
+SHAPE = gatedrnn.cells.Gate("shape", 4, "tanh")
 LEVEL = Level.ONE
 @functools.wraps(F.hardtanh)
 def doubled(n):
@@ -200,14 +202,55 @@ def step(spec, params, x_gates, h_gates, state):
         ("OPT.gain * n", "Opt(2.0, 1.0)", "Opt(decay=2.0, gain=1.0)"),
         ("OPT.gain * n", "    gain: float\n    decay: float", "    decay: float\n    gain: float"),
         ("LEVEL.gain * n", "self: 2.0", "self: 3.0"),
+        ("SHAPE(n)", '"tanh"', '"relu"'),
     ],
-    ids=["a helper under wraps", "other fields", "fields in another order", "a property"],
+    ids=["a helper under wraps", "other fields", "fields in another order", "a property", "a gate"],
 )
 def test_what_a_step_reads_of_its_file_decides(value, old, new):
     for text in (WRAPPED, WRAPPED.replace(old, new)):
         space = types.ModuleType("space")
         exec(text.replace("VALUE", value), space.__dict__)
         agrees(Recurrent(own(space.step), D, H), "auto")
+
+
+def test_a_layer_may_be_made_before_a_helper_of_its_step(interpreted):
+    space = types.ModuleType("space")
+    exec(CHANGING.replace("SLOPE * torch.tanh(n)", "helper(n)"), space.__dict__)
+    layer = Recurrent(own(space.step), D, H)
+    exec("def helper(n): return 2.0 * torch.tanh(n)", space.__dict__)
+    agrees(layer, "cpu")
+
+
+def test_a_cell_that_takes_a_name_of_the_package_s_leaves_the_package_s_cell_its_own():
+    gru, x = CELLS["gru"], torch.randn(T, B, D)
+    layer = Recurrent("gru", D, 9)
+    expected = agrees(layer, "cpu", x)
+    CELLS.remove("gru")
+    try:
+        CELLS.register("gru", Cell("gru", "own", gru.make_spec, lambda *given: gru.step(*given)))
+        parts_of.cache_clear()  # as if its kernels had not been needed yet
+        agrees(layer, "cpu", x)
+    finally:
+        CELLS.remove("gru")
+        CELLS.register("gru", gru)
+    assert torch.equal(expected, agrees(layer, "cpu", x))
+
+
+@pytest.mark.parametrize("way", ["cells.CELLS['base'].step", "gates.SQUASHES['base']"])
+def test_what_others_may_enter_something_into_is_never_a_constant(way, registered, monkeypatch):
+    text = "from gatedrnn import cells, gates\ndef step(spec, params, x_gates, h_gates, state):\n    return VALUE\n"
+    given = "(spec, params, x_gates, h_gates, state)" if "CELLS" in way else "(x_gates + h_gates, False), {}"
+    for factor in (1.0, 3.0):
+
+        def base(spec, params, x_gates, h_gates, state, factor=factor):
+            return (factor * spec.squash("n", x_gates + h_gates),), {}
+
+        registered(Cell("base", "base", own(base).make_spec, base))
+        monkeypatch.setitem(SQUASHES, "base", lambda z, hard, factor=factor: (factor * torch.tanh(z),))
+        space = types.ModuleType("space").__dict__
+        exec(text.replace("VALUE", way + given), space)
+        agrees(Recurrent(own(space["step"]), D, H), "auto")
+        CELLS.remove("base")
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["registered", "not registered"])
