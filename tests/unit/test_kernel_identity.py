@@ -2,6 +2,7 @@
 
 import functools
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from torch.nn import functional as F
 from gatedrnn import Recurrent
 from gatedrnn.cells import CELLS, Cell, Extra, Gate, Spec
 from gatedrnn.compiler.cell import Compiled
+from gatedrnn.compiler.errors import UnsupportedError
 from gatedrnn.compiler.kept import kept
 from gatedrnn.compiler.outside import fingerprint, mark
 from gatedrnn.core.errors import BackendError
 from gatedrnn.gates import SQUASHES
 from gatedrnn.sequence.backends.cpu.recurrence.compiled import parts_of
+from gatedrnn.sequence.plan import cell_of
 
 
 def scaled(spec, params, x, h, state):
@@ -226,14 +229,36 @@ def test_a_cell_that_takes_a_name_of_the_package_s_leaves_the_package_s_cell_its
     layer = Recurrent("gru", D, 9)
     expected = agrees(layer, "cpu", x)
     CELLS.remove("gru")
+
+    def halved(spec, params, x_gates, h_gates, state):
+        (h,), shown = gru.step(spec, params, x_gates, h_gates, state)
+        return (0.5 * h,), shown
+
     try:
-        CELLS.register("gru", Cell("gru", "own", gru.make_spec, lambda *given: gru.step(*given)))
+        CELLS.register("gru", Cell("gru", "own", gru.make_spec, halved))
         parts_of.cache_clear()  # as if its kernels had not been needed yet
+        layer.spec = replace(layer.spec)  # planned anew
         agrees(layer, "cpu", x)
+        assert cell_of(f"gru:{layer.spec.text()}")[0] is gru.step
     finally:
         CELLS.remove("gru")
         CELLS.register("gru", gru)
     assert torch.equal(expected, agrees(layer, "cpu", x))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import gatedrnn\nK = gatedrnn.cells.Derived('d', 'n', lambda n: 2.0 * n)", "class Own:\n    k = 2.0\nK = Own()"],
+    ids=["derived", "a class made without a name"],
+)
+def test_what_holds_more_than_its_values_is_never_a_constant(text):
+    space = {}
+    exec(
+        f"{text}\ndef step(spec, params, x_gates, h_gates, state):\n    K\n    return (x_gates + h_gates,), {{}}\n",
+        space,
+    )
+    with pytest.raises(UnsupportedError, match="K, read from outside"):
+        fingerprint(space["step"])
 
 
 @pytest.mark.parametrize("way", ["cells.CELLS['base'].step", "gates.SQUASHES['base']"])
