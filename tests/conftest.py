@@ -1,5 +1,6 @@
 """What each test gets: one thread, the folder of shared files (skipped where a clone has none), Triton's interpreter, markers."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from quicker import quicken_triton
 
 torch.set_num_threads(1)
+gc.set_threshold(20_000, 20, 50)
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how fast a machine is decides no test
@@ -64,6 +66,8 @@ def nothing_compiled_before():
     """Each file begins with what `torch.compile` knows in a fresh process: code that it once gave up on, it skips ever after."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+    gc.collect()
+    gc.freeze()  # the collector need not look at libraries and at the tests themselves again and again: a sixth of all time
 
 
 @pytest.fixture(scope="session")
