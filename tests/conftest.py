@@ -75,7 +75,7 @@ def nothing_compiled_before():
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     gc.collect()
-    gc.freeze()  # the collector need not look at libraries and at the tests themselves again and again: a sixth of all time
+    gc.freeze()  # so that the collector does not look at libraries and at all tests again and again
 
 
 @pytest.fixture(scope="session")
