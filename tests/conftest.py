@@ -66,6 +66,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("instructions")
 
 
+def pytest_unconfigure() -> None:
+    """What was kept from the collector is free again, so that no library tells of it as lost when the process ends."""
+    gc.unfreeze()
+
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
