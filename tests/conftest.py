@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from quicker import quicken_triton
 
 torch.set_num_threads(1)
-gc.set_threshold(20_000, 20, 50)  # libraries that trace and compile make many objects; by default every 700 of them start it
+gc.set_threshold(20_000, 20, 50)  # by default, every 700 new objects start it, and tracing makes many
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # how fast a machine is decides no test
