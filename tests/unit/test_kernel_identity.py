@@ -228,21 +228,19 @@ def test_a_cell_that_takes_a_name_of_the_package_s_leaves_the_package_s_cell_its
     gru, x = CELLS["gru"], torch.randn(T, B, D)
     layer = Recurrent("gru", D, 9)
     expected = agrees(layer, "cpu", x)
-    CELLS.remove("gru")
 
     def halved(spec, params, x_gates, h_gates, state):
         (h,), shown = gru.step(spec, params, x_gates, h_gates, state)
         return (0.5 * h,), shown
 
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CELLS, "_entries", dict(CELLS.items()))  # afterwards, all are in their order again
+        CELLS.remove("gru")
         CELLS.register("gru", Cell("gru", "own", gru.make_spec, halved))
         parts_of.cache_clear()  # as if its kernels had not been needed yet
         layer.spec = replace(layer.spec)  # planned anew
         agrees(layer, "cpu", x)
         assert cell_of(f"gru:{layer.spec.text()}")[0] is gru.step
-    finally:
-        CELLS.remove("gru")
-        CELLS.register("gru", gru)
     assert torch.equal(expected, agrees(layer, "cpu", x))
 
 
