@@ -16,19 +16,18 @@ import torch
 from torch import Tensor
 from torch.fx import Graph
 from torch.fx import Node as FxNode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from gatedrnn.cells.spec import Params, Spec, Step, Trace
 from gatedrnn.compiler.asked import Asked, AskedExtra, AskedParameters
 from gatedrnn.compiler.errors import UnsupportedError, shape_told
+from gatedrnn.compiler.recorded import recorded
 from gatedrnn.compiler.rounding import mark_rounded
 from gatedrnn.core.torch_internals import (
     DispatchMode,
     decompositions,
     start_autograd,
     without_log,
-    without_whole_slices,
     written_by,
 )
 from gatedrnn.gates import SQUASHES, straight_through
@@ -190,14 +189,12 @@ class _Tracer:
         primes = 1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061  # which a step hardly writes as numbers
         return (n for n in primes if all(size % n for size in sizes))
 
-    def graph(self, batch: int, dtype: torch.dtype, derivative: bool = True, biased: bool = True) -> Graph:
-        """The graph; without its derivative, PyTorch's operators are as the step calls them."""
+    def joint(self, batch: int, dtype: torch.dtype) -> Graph:
+        """The graph of the step and its derivative."""
 
-        def joint(*given: Tensor) -> tuple[Any, ...]:
+        def run(*given: Tensor) -> tuple[Any, ...]:
             parts = _parts(given, self.counts)
-            new, kept = self._called(parts, biased)
-            if not derivative:
-                return *new, *kept
+            new, kept = self._called(parts)
             pairs = zip([*new, *kept], [*parts[-2], *parts[-1]], strict=True)
             values, seeds = zip(*((value, seed) for value, seed in pairs if value.requires_grad), strict=True)
             inputs = [tensor for part in parts[:4] for tensor in part]
@@ -205,10 +202,17 @@ class _Tracer:
             return (new, kept, *_parts(grads, self.counts[:4]))
 
         start_autograd()
-        made = make_fx(joint, _DECOMPOSED if derivative else {}, "fake")(*self._inputs(batch, dtype))
-        return without_whole_slices(made.graph)
+        return recorded(run, lambda: self._inputs(batch, dtype), _DECOMPOSED)
 
-    def _called(self, parts: list[list[Tensor]], biased: bool) -> tuple[list[Tensor], list[Tensor]]:
+    def step(self, batch: int, dtype: torch.dtype, biased: bool = True) -> Graph:
+        """The graph of PyTorch's operators as the step calls them."""
+
+        def run(*given: Tensor) -> tuple[Any, ...]:
+            return self._called(_parts(given, self.counts), biased)
+
+        return recorded(run, lambda: self._inputs(batch, dtype), {})
+
+    def _called(self, parts: list[list[Tensor]], biased: bool = True) -> tuple[list[Tensor], list[Tensor]]:
         """The new states, and what the gates' squashes keep."""
         x, h, old, extra, (U,), (b,), (W, b_ih), *_ = parts
         spec, watched = self._spec, self._watched
@@ -239,7 +243,7 @@ class _Tracer:
 
     def check(self, batch: int) -> None:
         """Refuse a step that decides by a small type, or by whether there are biases: its graph is one for all."""
-        graph = self.graph(batch, torch.float32, derivative=False)
+        graph = self.step(batch, torch.float32)
         for dtype in (torch.bfloat16, torch.float16):
             if other := self._other(batch, dtype):
                 _check_alike(_operations(graph, _CONVERSIONS), _operations(other, _CONVERSIONS))
@@ -250,7 +254,7 @@ class _Tracer:
     def _other(self, batch: int, dtype: torch.dtype, biased: bool = True) -> Graph | None:
         """The graph for another kind of layer; None where the step fails for that, as it then does on the reference."""
         try:
-            return self.graph(batch, dtype, derivative=False, biased=biased)
+            return self.step(batch, dtype, biased)
         except UnsupportedError:
             raise
         except Exception:  # whatever a user's step may raise
@@ -286,8 +290,8 @@ def trace(step: Step, spec: Spec) -> Traced:
     tracer = _Tracer(step, spec)
     batches = tracer.batches()
     with without_log(), torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        graph = tracer.graph(next(batches), torch.float32)
-        double = tracer.graph(next(batches), torch.float64)
+        graph = tracer.joint(next(batches), torch.float32)
+        double = tracer.joint(next(batches), torch.float64)
         _check_alike(_operations(graph), _operations(double))
         mark_rounded(graph, double, tracer.calls.lines())
         tracer.check(next(batches))

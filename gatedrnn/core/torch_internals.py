@@ -180,6 +180,20 @@ def all_decompositions() -> bool:
     return _private("torch._decomp:get_decompositions", None) is not None
 
 
+_HAS_KERNEL = _private("torch._C:_dispatch_has_kernel_for_dispatch_key", None)
+
+
+def fake_tensors() -> Any:
+    """A context in which new tensors hold no numbers, to follow a step by `DispatchMode`. Publicly: None; `make_fx` follows it."""
+    found = _private("torch._subclasses.fake_tensor:FakeTensorMode", None)
+    return None if None in (found, _HAS_KERNEL) or DispatchMode is nullcontext else found(allow_fallback_kernels=True)
+
+
+def composite(operator: Any) -> bool:
+    """Whether an operator has no kernel of its own on a CPU, but calls others; asked only in that context."""
+    return _HAS_KERNEL(operator.name(), "CompositeImplicitAutograd") and not _HAS_KERNEL(operator.name(), "CPU")
+
+
 def start_autograd() -> None:
     """Let autograd start its threads now, one a device, before a fake mode does something that makes it count more.
 
