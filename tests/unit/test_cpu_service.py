@@ -572,12 +572,16 @@ def _in_child(layer, x, pipe):
 def test_a_forked_child_works_after_its_parent_compiled_and_used_threads(tmp_path):
     """In a fresh process: a thread of autograd's, which another test may have started, does not outlive a fork.
 
-    Kernels are compiled there, although Numba is told to compile nothing of its user's own.
+    The cell's rows are compiled there, although Numba is told to compile nothing of its user's own; the loop that calls them
+    takes ten seconds, and is the one of other tests.
     """
+    answer(*large())
+    shutil.copytree(cache_folder(), tmp_path / "gatedrnn", ignore=lambda _, names: {n for n in names if n[:5] != "loop-"})
+    before = files(tmp_path)
     script = "import test_cpu_service; test_cpu_service.work_before_and_after_a_fork()"
     given = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore", "XDG_CACHE_HOME": str(tmp_path)}
     process(script, OMP_NUM_THREADS="2", NUMBA_DISABLE_JIT="1", **given)
-    assert files(tmp_path)  # kernels were compiled, which takes derivatives
+    assert len(files(tmp_path)) > len(before) > 0  # kernels were compiled, which takes derivatives
 
 
 def work_before_and_after_a_fork():
