@@ -11,7 +11,7 @@ demo: .venv/.run
 	$(BIN)/gatedrnn demo --out gatedrnn-demo
 
 test: .venv/.dev # passive: threads that wait leave the core to other tests
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-instructions: .venv/.dev
 	$(BIN)/python tests/instructions.py

@@ -49,6 +49,13 @@ Not of them: `parity/test_cpu_products`, which tries every target of the machine
 """
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more process than cores, which works while a test of another one waits for a server or a command."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores + 1, 8)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Of `pytest -m instructions`, files without such tests are not even read, which takes seconds."""
     if config.option.markexpr != "instructions" or collection_path.suffix != ".py":

@@ -35,4 +35,4 @@ rm -r gatedrnn gatedrnn.egg-info # only the installed package can be found
 export PATH="$work/clean/bin:$PATH"
 python -c 'import gatedrnn, torch; print(gatedrnn.__file__, gatedrnn.__version__, torch.__version__)'
 # shellcheck disable=SC2086 # several arguments
-python -m pytest -n auto --maxprocesses 8 --dist loadfile ${PYTEST:-}
+python -m pytest -n auto --dist loadfile ${PYTEST:-}

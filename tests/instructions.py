@@ -77,7 +77,7 @@ def passes(name: str, switches: dict[str, str], chosen: list[str]) -> bool:
     if name == "one core":
         os.sched_setaffinity(0, {min(cores)})  # inherited
     else:
-        command += ["-n", "auto", "--maxprocesses", "8", "--dist", "loadfile"]
+        command += ["-n", "auto", "--dist", "loadfile"]
     try:
         status = subprocess.run(command, cwd=Path(__file__).parents[1], env=os.environ | switches).returncode
     finally:

@@ -60,7 +60,9 @@ class _Recorder(DispatchMode):
         simpler = self._decomposed.get(func) or (func.decompose if composite(func) else None)
         if simpler is not None:
             with self:
-                return simpler(*args, **kwargs)
+                found = simpler(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
         given = map_aggregate((args, kwargs), self.node)
         found = func(*args, **kwargs)
         target = _ATEN.lift_fresh_copy.default if func is _ATEN.lift_fresh.default else func
