@@ -9,20 +9,30 @@ def quicken_triton() -> None:
     """Let Triton's interpreter prepare Triton's language once a launch, not again for every function that a kernel calls.
 
     A kernel's launch replaces functions of `triton.language`, and undoes it at its end. A function that the kernel calls
-    replaces the same ones by the same again. A Triton whose interpreter has other names stays as it is.
+    replaces the same ones by the same again. NumPy's types are looked up once. That sums of indices stay below 2³¹, which the
+    interpreter computes for every one of them, no size of these tests comes near to. A Triton whose interpreter has other
+    names stays as it is.
     """
     from triton.runtime import interpreter
 
     module: Any = interpreter
-    if not all(hasattr(module, name) for name in ("_patch_lang", "GridExecutor", "InterpretedFunction", "tl")):
+    names = "_patch_lang", "GridExecutor", "InterpretedFunction", "tl", "_get_np_dtype", "interpreter_builder"
+    if not all(hasattr(module, name) for name in names):
         return
+    kinds, kind_of = {}, module._get_np_dtype
+    module._get_np_dtype = lambda kind: kinds.get(kind.scalar.name) or kinds.setdefault(kind.scalar.name, kind_of(kind))
+    object.__setattr__(module.interpreter_builder.options, "sanitize_overflow", False)
     patch, launch = module._patch_lang, module.GridExecutor.__call__
     done: list[set[int]] = []  # of each launch that runs, the modules that were prepared
 
+    @functools.cache
+    def used(function: Any) -> frozenset[int]:
+        found = {id(each) for each in function.__globals__.values() if inspect.ismodule(each)}
+        return frozenset(found & {id(module.tl), id(module.tl.core)})
+
     def once(function: Any) -> Any:
         """What the interpreter calls for a kernel, whose result it keeps, and for a function, whose result it does not."""
-        wanted = {id(each) for each in function.__globals__.values() if inspect.ismodule(each)}
-        wanted &= {id(module.tl), id(module.tl.core)}
+        wanted = used(function)
         if done and wanted <= done[-1]:
             return None
         if done:

@@ -576,7 +576,9 @@ def test_a_forked_child_works_after_its_parent_compiled_and_used_threads(tmp_pat
     takes ten seconds, and is the one of other tests.
     """
     answer(*large())
-    shutil.copytree(cache_folder(), tmp_path / "gatedrnn", ignore=lambda _, names: {n for n in names if n[:5] != "loop-"})
+    shutil.copytree(
+        cache_folder(), tmp_path / "gatedrnn", ignore=lambda _, names: {n for n in names if n[:5] != "loop-"}
+    )
     before = files(tmp_path)
     script = "import test_cpu_service; test_cpu_service.work_before_and_after_a_fork()"
     given = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore", "XDG_CACHE_HOME": str(tmp_path)}
