@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gatedrnn.core.torch_internals import DispatchMode, composite, fake_tensors, without_whole_slices
 
 _ATEN = torch.ops.aten
+_each: Any = map_aggregate  # annotated for arguments of nodes alone
 
 
 def recorded(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], decomposed: dict[Any, Any]) -> Graph:
@@ -35,9 +36,9 @@ def recorded(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], d
         recorder = _Recorder(given, decomposed)
         with recorder:
             found = function(*given)
-        recorder.graph.output(map_aggregate(found, recorder.node))
+        recorder.graph.output(_each(found, recorder.node))
     for node, value in recorder.values.items():
-        node.meta["val"] = map_aggregate(value, lambda make: make and make())
+        node.meta["val"] = _each(value, lambda make: make and make())
     return without_whole_slices(recorder.graph)
 
 
@@ -63,10 +64,10 @@ class _Recorder(DispatchMode):
                 found = simpler(*args, **kwargs)
             if found is not NotImplemented:
                 return found
-        given = map_aggregate((args, kwargs), self.node)
+        given = _each((args, kwargs), self.node)
         found = func(*args, **kwargs)
         target = _ATEN.lift_fresh_copy.default if func is _ATEN.lift_fresh.default else func
-        self._give(self.graph.call_function(target, *given), found)  # type: ignore[reportArgumentType]
+        self._give(self.graph.call_function(target, *given), found)
         return found
 
     def _give(self, node: FxNode, value: Any) -> None:
@@ -75,7 +76,7 @@ class _Recorder(DispatchMode):
                 self._give(self.graph.call_function(operator.getitem, (node, place)), part)
         if isinstance(value, Tensor):
             self._nodes[value] = node
-        self.values[node] = map_aggregate(value, _like)
+        self.values[node] = _each(value, _like)
 
     def node(self, value: Any) -> Any:
         """The one that gave a tensor, which is a constant where none did; other values stay as they are."""

@@ -184,7 +184,7 @@ _HAS_KERNEL = _private("torch._C:_dispatch_has_kernel_for_dispatch_key", None)
 
 
 def fake_tensors() -> Any:
-    """A context in which new tensors hold no numbers, to follow a step by `DispatchMode`. Publicly: None; `make_fx` follows it."""
+    """A context in which new tensors hold no numbers, to follow a step by `DispatchMode`. Publicly: None, for `make_fx`."""
     found = _private("torch._subclasses.fake_tensor:FakeTensorMode", None)
     return None if None in (found, _HAS_KERNEL) or DispatchMode is nullcontext else found(allow_fallback_kernels=True)
 

@@ -37,7 +37,7 @@ def both(make, monkeypatch):
 def operations(x, y):
     """Operators of several results, one of them unused, decomposed ones, a constant, an input handed on, and nothing at all."""
     first, second = (x + y).chunk(2, -1)
-    values, places = first.max(-1, keepdim=True)
+    values, _ = first.max(-1, keepdim=True)
     normal = torch.nn.functional.layer_norm(first, first.shape[-1:]) * torch.tensor([0.5])
     zeros = x.new_zeros(x.shape[0], 1) + torch.full((), 2.0)
     cut = torch.where(normal > 0, torch.nn.functional.elu(normal), zeros)
