@@ -89,7 +89,7 @@ def _reason(error: Exception, step: Step) -> str:
         return f"its step has {first}{where}; compiled kernels do not support that"
     if isinstance(error, TypeError) and ("_Size" in first or "converted to an index" in first):
         return f"its step has a number that follows from the batch's size{where}; compiled kernels do not support that"
-    if "DataDependent" in type(error).__name__:
+    if type(error).__name__.startswith(("DataDependent", "DynamicOutputShape")):
         return f"its step cannot be traced: it decides by a tensor's values{where}"
     return f"its step cannot be traced: {type(error).__name__}: {first}{where}"
 

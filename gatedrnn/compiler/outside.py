@@ -21,8 +21,9 @@ _MODES = (
     "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_default_dtype", "is_compiling", "get_num_threads",
     "get_num_interop_threads", "are_deterministic_algorithms_enabled", "get_deterministic_debug_mode", "initial_seed",
     "get_rng_state", "get_float32_matmul_precision", "device_count", "current_device", "is_available", "random",
+    "is_dynamo_compiling", "compile",
 )  # fmt: skip
-"""Functions of PyTorch that tell of a call (what tensors tell, `asked` sees), and modules of random numbers."""
+"""Functions of PyTorch that tell of a call (what tensors tell, `asked` sees), modules of random numbers, and torch.compile."""
 _LOOK_UP = frozenset(("globals", "locals", "vars", "eval", "exec", "open"))
 """Of Python's own functions, those that read anything."""
 _TABLES = frozenset(("CELLS", "SQUASHES"))

@@ -185,8 +185,12 @@ _HAS_KERNEL = _private("torch._C:_dispatch_has_kernel_for_dispatch_key", None)
 
 def fake_tensors() -> Any:
     """A context in which new tensors hold no numbers, to follow a step by `DispatchMode`. Publicly: None, for `make_fx`."""
-    found = _private("torch._subclasses.fake_tensor:FakeTensorMode", None)
-    return None if None in (found, _HAS_KERNEL) or DispatchMode is nullcontext else found(allow_fallback_kernels=True)
+    kind = _private("torch._subclasses.fake_tensor:FakeTensorMode", None)
+    if None in (kind, _HAS_KERNEL) or DispatchMode is nullcontext:
+        return None
+    found = kind(allow_fallback_kernels=True)
+    found._allow_unsafe_data_ptr_access = False  # else other libraries read numbers where there are none
+    return found
 
 
 def composite(operator: Any) -> bool:

@@ -4,6 +4,7 @@ import re
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 from own_steps import B, D, H, N, T, line_of, own, refusal
@@ -79,6 +80,21 @@ def branches(spec, params, x_gates, h_gates, state):
     return (n if n.sum() > 0 else -n,), {"n": n}
 
 
+def chooses(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * n[n > 0].sum(),), {"n": n}
+
+
+def reads_memory(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * float(np.from_dlpack(torch.ones(3)).sum()),), {"n": n}
+
+
+def compiles(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (torch.compile(torch.relu)(n),), {"n": n}
+
+
 def misfits(spec, params, x_gates, h_gates, state):
     n = spec.squash("n", x_gates + h_gates)
     return (n + torch.ones(5),), {"n": n}
@@ -136,6 +152,9 @@ def pairs(spec, params, x_gates, h_gates, state):
     "step, spec, words, place",
     [
         (branches, None, "cannot be traced: it decides by a tensor's values", "n.sum()"),
+        (chooses, None, "cannot be traced: it decides by a tensor's values", "n[n > 0]"),
+        (reads_memory, None, "cannot be traced: RuntimeError: Cannot access data pointer", "from_dlpack"),
+        (compiles, None, "compile, which may change", "torch.compile"),
         (misfits, None, "cannot be traced", "torch.ones"),
         (a_tensor, None, "torch.tensor", "torch.tensor"),
         (own_bias, TWO, "b_hh by itself", "F.linear"),
