@@ -50,8 +50,10 @@ Not of them: `parity/test_cpu_products`, which tries every target of the machine
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """One more process than cores, which works while a test of another one waits for a server or a command."""
+    if config.option.numprocesses != "auto" or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None  # as xdist decides
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores + 1, 8)
 

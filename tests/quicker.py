@@ -17,7 +17,7 @@ def quicken_triton() -> None:
 
     module: Any = interpreter
     names = "_patch_lang", "GridExecutor", "InterpretedFunction", "tl", "_get_np_dtype", "interpreter_builder"
-    if not all(hasattr(module, name) for name in names):
+    if not all(hasattr(module, name) for name in names) or not hasattr(module.interpreter_builder, "options"):
         return
     kinds, kind_of = {}, module._get_np_dtype
     module._get_np_dtype = lambda kind: kinds.get(kind.scalar.name) or kinds.setdefault(kind.scalar.name, kind_of(kind))

@@ -73,7 +73,8 @@ def _compiled(step: Step, spec: Spec) -> tuple[Compiled | str, bool]:
         try:
             found.append((compile_cell(step, spec), True))
         except Exception as error:  # whatever a user's step, or tracing it, may raise
-            found.append((_reason(error, step), isinstance(error, UnsupportedError) and all_decompositions()))
+            lasting = isinstance(error, UnsupportedError) or _reads_values(error)
+            found.append((_reason(error, step), lasting and all_decompositions()))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -89,9 +90,13 @@ def _reason(error: Exception, step: Step) -> str:
         return f"its step has {first}{where}; compiled kernels do not support that"
     if isinstance(error, TypeError) and ("_Size" in first or "converted to an index" in first):
         return f"its step has a number that follows from the batch's size{where}; compiled kernels do not support that"
-    if type(error).__name__.startswith(("DataDependent", "DynamicOutputShape")):
-        return f"its step cannot be traced: it decides by a tensor's values{where}"
+    if _reads_values(error):
+        return f"its step cannot be traced: it reads a tensor's values{where}"
     return f"its step cannot be traced: {type(error).__name__}: {first}{where}"
+
+
+def _reads_values(error: Exception) -> bool:
+    return type(error).__name__.startswith(("DataDependent", "DynamicOutputShape"))
 
 
 _PLACE = re.compile(r":\d+(, \d+)*\)")

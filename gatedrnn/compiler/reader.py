@@ -50,7 +50,9 @@ class Reader(ElementRules):
             return [self.read(each) for each in node] if isinstance(node, list | tuple) else node
         if node not in self._known:
             if node.op != "call_function":
-                raise UnsupportedError(f"the parameter {node.name} used by itself")
+                raise UnsupportedError(
+                    "params.weight_ih or params.bias_ih, which only the product with the input reads"
+                )
             target: Any = node.target
             name = target.__name__.split(".")[0] if target is not operator.getitem else "getitem"
             rule = self._rule(name.strip("_"))

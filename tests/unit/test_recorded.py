@@ -8,7 +8,7 @@ from gatedrnn.cells import CELLS
 from gatedrnn.compiler import recorded as module
 from gatedrnn.compiler.recorded import recorded
 from gatedrnn.compiler.tracing import trace
-from gatedrnn.core.torch_internals import decompositions
+from gatedrnn.core.torch_internals import decompositions, dispatch_modes
 
 ATEN = torch.ops.aten
 
@@ -74,4 +74,9 @@ def test_what_a_function_raises_is_raised_and_nothing_stays_recorded():
         recorded(fails, lambda: [torch.empty(13)], {})
     graph = recorded(lambda x: x * 2, lambda: [torch.empty(13)], {})
     assert [node.op for node in graph.nodes] == ["placeholder", "call_function", "output"]
-    assert type(torch.ones(2) + 1) is torch.Tensor, "a mode stayed on"
+    assert not dispatch_modes() and type(torch.ones(2) + 1) is torch.Tensor, "a mode stayed on"
+
+
+def test_where_a_decomposition_gives_up_the_operator_stays():
+    graph = recorded(lambda x: x * 2, lambda: [torch.empty(13)], {ATEN.mul.Tensor: lambda *given: NotImplemented})
+    assert [node.target for node in graph.nodes][1] is ATEN.mul.Tensor

@@ -113,6 +113,11 @@ def own_bias(spec, params, x_gates, h_gates, state):
     return (n * params.bias_hh[rows:],), {"b": b, "n": n}
 
 
+def own_matrix(spec, params, x_gates, h_gates, state):
+    n = spec.squash("n", x_gates + h_gates)
+    return (n * params.weight_ih.sum(),), {"n": n}
+
+
 slope = 2.0
 
 
@@ -151,13 +156,14 @@ def pairs(spec, params, x_gates, h_gates, state):
 @pytest.mark.parametrize(
     "step, spec, words, place",
     [
-        (branches, None, "cannot be traced: it decides by a tensor's values", "n.sum()"),
-        (chooses, None, "cannot be traced: it decides by a tensor's values", "n[n > 0]"),
+        (branches, None, "cannot be traced: it reads a tensor's values", "n.sum()"),
+        (chooses, None, "cannot be traced: it reads a tensor's values", "n[n > 0]"),
         (reads_memory, None, "cannot be traced: RuntimeError: Cannot access data pointer", "from_dlpack"),
         (compiles, None, "compile, which may change", "torch.compile"),
         (misfits, None, "cannot be traced", "torch.ones"),
         (a_tensor, None, "torch.tensor", "torch.tensor"),
         (own_bias, TWO, "b_hh by itself", "F.linear"),
+        (own_matrix, None, "params.weight_ih or params.bias_ih, which only", "def own_matrix"),
         (reads_a_number, None, "slope, read from outside", "slope"),
         (reads_a_mode, None, "is_grad_enabled, which may change", "is_grad_enabled"),
         (imports, None, "import of pytest", "import pytest"),
