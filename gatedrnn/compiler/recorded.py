@@ -19,7 +19,7 @@ _each: Any = map_aggregate  # annotated for arguments of nodes alone
 
 
 def recorded(function: Callable[..., Any], inputs: Callable[[], list[Tensor]], decomposed: dict[Any, Any]) -> Graph:
-    """The graph that `make_fx` makes, in a third of its time.
+    """The graph that `make_fx` makes, in less than half of its time.
 
     Args:
         function: gives tensors, or None, in lists or tuples.
