@@ -1,6 +1,5 @@
 """What models are made of."""
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
@@ -19,6 +18,8 @@ TREE_GATES = ("master_forget", "master_input", "both")
 
 OLD_KEYS = ("chunk_size", "split_points", "peephole", "reset_after", "nonlinearity")
 """Options that were keys of the section `model`, where they are still read."""
+
+_LARGEST = 3.4e38  # that float32 holds
 
 DECIDED_BY_DATA = {f"model.{key}" for key in ("vocabulary_size", "classes", "target_size", "shared_embedding")}
 """Keys that a training sets, whatever is given."""
@@ -191,14 +192,14 @@ class LanguageModelConfig(CellSection):
             raise ArgumentError(f"model.{key}", f"needs a cell with a {_shown(gate)}", f"cell={self.cell}", advice)
 
     def _check_bias(self, key: str, value: float, gate: str) -> None:
-        """Raises ArgumentError: `value` is not finite, or no bias of the cell is added to its gate `gate`."""
+        """Raises ArgumentError: `value` is not finite in float32, or no bias of the cell is added to its gate `gate`."""
         self._check_gate(key, gate)
         owner, spec = f"model.{key}", CELLS[self.cell].example(self.options, self.hidden_sizes)
         if spec is not None and spec.normalised:
             rule = f"needs a cell whose {_shown(gate)} is not normalised after the bias is added"
             raise ArgumentError(owner, rule, f"cell={self.cell}", "Leave it out, or set it to null")
-        if not -math.inf < value < math.inf:
-            raise ArgumentError(owner, "must be a finite number", value, "Give a number such as 1")
+        if not -_LARGEST <= value <= _LARGEST:
+            raise ArgumentError(owner, "must be a finite number of float32", value, "Give a number such as 1")
 
 
 @dataclass(frozen=True)
