@@ -212,7 +212,9 @@ class TestModel:
     @pytest.mark.parametrize("key", ["forget_bias", "master_bias"])
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e308])
     def test_a_bias_is_finite(self, key, value):
-        with pytest.raises(ArgumentError, match=re.escape(f"model.{key}: must be a finite number of float32; got {value}")):
+        with pytest.raises(
+            ArgumentError, match=re.escape(f"model.{key}: must be a finite number of float32; got {value}")
+        ):
             replace(SMALL, cell="onlstm", **{key: value})
 
 
