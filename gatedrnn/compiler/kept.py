@@ -115,7 +115,7 @@ def _place(error: Exception, step: Step, said: str) -> str:
 def _sources() -> str:
     """A hash of the package's files that what is compiled follows from."""
     digest, package = hashlib.sha256(), Path(__file__).parents[1]
-    for folder in ("cells", "compiler", "gates"):
+    for folder in ("cells", "compiler", "core", "gates"):
         for path in code_files(package / folder):
             digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -577,7 +577,7 @@ def test_a_forked_child_works_after_its_parent_compiled_and_used_threads(tmp_pat
     """
     answer(*large())
     shutil.copytree(
-        cache_folder(), tmp_path / "gatedrnn", ignore=lambda _, names: {n for n in names if n[:5] != "loop-"}
+        cache_folder(), tmp_path / "gatedrnn", ignore=lambda _, names: {n for n in names if not n.startswith("loop-")}
     )
     before = files(tmp_path)
     script = "import test_cpu_service; test_cpu_service.work_before_and_after_a_fork()"
